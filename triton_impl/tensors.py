@@ -1,0 +1,30 @@
+"""What the Triton wrappers share: PyTorch tensors as the contract's checks see them, and where they run."""
+
+import contextlib
+
+import torch
+import triton
+
+from reference.contract import ArrayInfo, wrong_type
+
+# Triton decides at import whether kernels are compiled or interpreted.
+INTERPRETED = triton.knobs.runtime.interpret
+PLATFORM = "cpu" if INTERPRETED else "cuda"
+
+
+def describe(name: str, tensor) -> ArrayInfo:
+    """What the checks need to know of a tensor; TypeError for anything else."""
+    if not isinstance(tensor, torch.Tensor):
+        raise wrong_type(name, tensor, "torch.Tensor")
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return ArrayInfo(tuple(tensor.shape), dtype, tensor.stride(), str(tensor.device), tensor.data_ptr())
+
+
+def arch(tensor: torch.Tensor) -> str | None:
+    """The architecture of the tensor's device, ``"sm_90"``; None under the interpreter."""
+    return None if INTERPRETED else "sm_%d%d" % torch.cuda.get_device_capability(tensor.device)
+
+
+def on_device(tensor: torch.Tensor):
+    """A context in which Triton launches on the tensor's device."""
+    return contextlib.nullcontext() if INTERPRETED else torch.cuda.device(tensor.device)
