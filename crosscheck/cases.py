@@ -10,7 +10,8 @@ from typing import Callable, Iterator, Mapping
 
 import numpy as np
 
-from reference.contract import scalar
+from reference import vector_add
+from reference.contract import Expected, scalar
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,17 +37,19 @@ class Case:
 class Operator:
     """What the check needs to know of an operator beside its reference.
 
-    module: its basename in every tree. inputs, outputs: names in the order of the call and of its results.
-    draw: a case's inputs by name. sample: which elements of a big case's output are held to the reference, as
-    a flat index array, or None for all of them; ``restrict`` gives the inputs those elements need.
+    module: its basename in every tree. inputs: names in the order of the call. outputs: a case's results in
+    their order, name to shape and dtype. draw: a case's inputs by name. sample: which elements of a big case's outputs are held to the reference, as
+    flat indices by output, or None for all. expect: the reference's word on a case and its inputs, at such
+    indices alone where they are given.
     """
 
     name: str
     module: str
     inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    outputs: Callable[[Case], dict[str, tuple[tuple[int, ...], str]]]
     draw: Callable[[Case], dict[str, np.ndarray]]
-    sample: Callable[[Case], np.ndarray | None] = lambda case: None
+    sample: Callable[[Case], dict[str, np.ndarray] | None]
+    expect: Callable[[Case, dict[str, np.ndarray], dict[str, np.ndarray] | None], dict[str, Expected]]
 
 
 # Distributions: (generator, length, dtype) -> values. Each is there for a fault it shows.
@@ -97,12 +100,10 @@ def _bits(rng, n, dtype):
     return values
 
 
-def _special(rng, n, dtype):
-    # In the order of a case of length len(SPECIAL)^2 the two inputs meet in every pair.
+def special_values(dtype: str) -> np.ndarray:
+    """The numbers a format treats apart, of both signs, and NaN."""
     limits = _limits(dtype)
-    top, tiny = float(limits.max), float(limits.tiny)
-    least = float(limits.smallest_subnormal)
-    some = [0.0, 1.0, tiny, least, top, np.inf]
+    some = [0.0, 1.0, float(limits.smallest_subnormal), float(limits.tiny), float(limits.max), np.inf]
     return np.array([*some, *(-v for v in some), np.nan]).astype(scalar(dtype))
 
 
@@ -132,21 +133,17 @@ def draw_values(distribution: str, rng: np.random.Generator, n: int, dtype: str)
 
 # Vector add
 
-SPECIAL = 13
-
-
 def _draw_vector_add(case: Case) -> dict[str, np.ndarray]:
-    n = case.shape["n"]
-    if case.distribution == "special":
-        values = _special(None, n, case.dtype)
-        return {"x": np.repeat(values, SPECIAL), "y": np.tile(values, SPECIAL)}
+    if case.distribution == "special":  # every pair of them
+        values = special_values(case.dtype)
+        return {"x": np.repeat(values, values.size), "y": np.tile(values, values.size)}
     return {
-        name: draw_values(case.distribution, np.random.default_rng([case.seed, i]), n, case.dtype)
+        name: draw_values(case.distribution, np.random.default_rng([case.seed, i]), case.shape["n"], case.dtype)
         for i, name in enumerate(("x", "y"))
     }
 
 
-def _sample_vector_add(case: Case) -> np.ndarray | None:
+def _sample_vector_add(case: Case) -> dict[str, np.ndarray] | None:
     n = case.shape["n"]
     if n <= 1 << 26:
         return None
@@ -154,7 +151,12 @@ def _sample_vector_add(case: Case) -> np.ndarray | None:
     drawn = np.random.default_rng(case.seed).integers(0, n, 1 << 16)
     ends = np.r_[0:4096, n - 4096 : n, (1 << 31) - 4096 : (1 << 31) + 4096]
     index = np.unique(np.concatenate([edges.ravel(), drawn, ends]))
-    return index[(index >= 0) & (index < n)]
+    return {"out": index[(index >= 0) & (index < n)]}
+
+
+def _expect_vector_add(case: Case, inputs, at) -> dict[str, Expected]:
+    where = slice(None) if at is None else at["out"]
+    return vector_add.expect(inputs["x"][where], inputs["y"][where])
 
 
 def _vector_add_cases() -> Iterator[Case]:
@@ -170,7 +172,7 @@ def _vector_add_cases() -> Iterator[Case]:
             yield case(dtype, n, sets=("cpu", "gpu") if dtype == "float32" or n in thin else ("gpu",))
         for distribution in ("zeros", "constant", "outliers", "huge", "subnormal", "ties", "bits"):
             yield case(dtype, 1031, distribution)
-        yield case(dtype, SPECIAL**2, "special")
+        yield case(dtype, special_values(dtype).size ** 2, "special")
         for n in (65_537, 1_000_003, (1 << 24) + 1):
             yield case(dtype, n, sets=("gpu",))
     for n in ((1 << 31) + 5, (1 << 31) + 2051):  # the second puts the start of a tile past 2^31
@@ -183,7 +185,15 @@ def _vector_add_cases() -> Iterator[Case]:
 OPERATORS = {
     op.name: op
     for op in (
-        Operator("vector_add", "vector_add", ("x", "y"), ("out",), _draw_vector_add, _sample_vector_add),
+        Operator(
+            "vector_add",
+            "vector_add",
+            ("x", "y"),
+            lambda case: {"out": ((case.shape["n"],), case.dtype)},
+            _draw_vector_add,
+            _sample_vector_add,
+            _expect_vector_add,
+        ),
     )
 }
 

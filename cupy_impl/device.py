@@ -1,7 +1,7 @@
-"""Runs a plan on a GPU: compiles ``cuda/*.cu`` through CuPy's RawModule and launches on the current stream.
+"""Runs a plan on a GPU: NVRTC compiles for the device's architecture, CuPy's RawModule loads and launches.
 
-NVRTC compiles for the device's own architecture. CuPy keeps the cubins on disk (in ``CUPY_CACHE_DIR``, by
-default ``~/.cupy/kernel_cache``), so a second process compiles nothing.
+RawModule could compile too, but adds ``-ftz=true`` to any options: subnormal numbers would be zeros in CUDA
+alone. It is given the cubin instead, the same one that a compile report sees without a GPU.
 """
 
 import functools
@@ -9,7 +9,8 @@ from typing import Mapping
 
 import numpy as np
 
-from cupy_impl.launches import SOURCES, Launch, compile_error, headers_sha256, include_directories
+from cupy_impl import nvrtc
+from cupy_impl.launches import Launch
 from reference.contract import ArrayInfo, Variant, wrong_type
 
 PLATFORM = "cuda"
@@ -39,35 +40,14 @@ def arch(array) -> str:
     return f"sm_{array.device.compute_capability}"
 
 
-def options(launch: Launch, target: str) -> tuple[str, ...]:
-    """NVRTC's options for a launch on the architecture ``target``."""
-    return (
-        "-std=c++17",
-        f"-arch={target}",
-        *(f"-D{name}={value}" for name, value in launch.defines),
-        f"-DHEADERS_SHA256={headers_sha256()}",  # CuPy's cache looks at the options and not into the headers
-        *(f"-I{path}" for path in include_directories()),
-    )
-
-
-def code(launch: Launch) -> str:
-    """The source, told its own name so that errors speak of the file."""
-    return f'#line 1 "cuda/{launch.source}"\n' + (SOURCES / launch.source).read_text()
-
-
 @functools.cache
 def _function(source: str, kernel: str, defines: tuple, cooperative: bool, shared_bytes: int, target: str):
     import cupy
 
-    launch = Launch(source, kernel, defines, (1, 1, 1), (1, 1, 1), (), shared_bytes, cooperative=cooperative)
-    flags = options(launch, target)
-    module = cupy.RawModule(code=code(launch), options=flags, backend="nvrtc", enable_cooperative_groups=cooperative)
-    try:
-        function = module.get_function(kernel)
-        if shared_bytes >= 48 * 1024:  # more than every kernel has without asking
-            function.max_dynamic_shared_size_bytes = shared_bytes
-    except cupy.cuda.compiler.CompileException as error:
-        raise compile_error(launch, "NVRTC", flags, error.get_message()) from None
+    image = nvrtc.cubin(Launch(source, kernel, defines, (1, 1, 1), (1, 1, 1), ()), target)
+    function = cupy.RawModule(path=str(image), enable_cooperative_groups=cooperative).get_function(kernel)
+    if shared_bytes >= 48 * 1024:  # more than every kernel has without asking
+        function.max_dynamic_shared_size_bytes = shared_bytes
     return function
 
 

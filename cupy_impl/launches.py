@@ -1,11 +1,11 @@
 """What a call launches, said once for the GPU loader, the host build and the compile report."""
 
-import functools
 import hashlib
 import os
-import re
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Callable
 
 SOURCES = Path(__file__).resolve().parent.parent / "cuda"
 
@@ -34,8 +34,30 @@ class Launch:
     cooperative: bool = False
 
 
+def cache_directory() -> Path:
+    """Where compiled kernels are kept: ``ROSETTA_CACHE_DIR``, by default ``~/.cache/rosetta-kernels``."""
+    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rosetta-kernels"
+    return Path(os.environ.get("ROSETTA_CACHE_DIR") or default)
+
+
+def cached(launch: Launch, suffix: str, build: Callable[[Path], None], *key: str) -> Path:
+    """The file that ``build`` writes for a launch, from the cache where its source, our headers and ``key`` are the same."""
+    digest = hashlib.sha256()
+    for path in (SOURCES / launch.source, *sorted((SOURCES / "include").iterdir())):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    digest.update("\0".join(key).encode())
+    kept = cache_directory() / f"{Path(launch.source).stem}-{digest.hexdigest()[:24]}{suffix}"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as scratch:
+            built = Path(scratch) / kept.name
+            build(built)
+            built.replace(kept)  # whole or not at all, also when two processes build it
+    return kept
+
+
 class CompileError(RuntimeError):
-    """A compiler refused a source: its words, the source lines, the options and the include directories."""
+    """A compiler refused a source: its words, which show the source lines, the options and the include directories."""
 
 
 def include_directories() -> tuple[str, ...]:
@@ -54,25 +76,9 @@ def include_directories() -> tuple[str, ...]:
     return tuple(str(path) for path in dict.fromkeys(found))
 
 
-@functools.cache
-def headers_sha256() -> str:
-    """Of all our headers: compilers' caches know a source's text and not what it includes."""
-    digest = hashlib.sha256()
-    for path in sorted((SOURCES / "include").iterdir()):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
-
-
 def compile_error(launch: Launch, compiler: str, options: tuple[str, ...], log: str) -> CompileError:
-    """A compiler's log as an error that shows the source lines it speaks of, the options and the directories."""
-    message = [f"cuda/{launch.source}: {compiler} could not compile it"]
-    for line in log.strip().splitlines():
-        message.append(line)
-        # NVRTC writes file(line): error, g++ file:line:column: error
-        found = re.match(r"(.+?)[(:](\d+)(?:\)|:\d+): (?:fatal |catastrophic )?error", line)
-        path = SOURCES.parent / found[1] if found else None
-        if path and path.is_file():
-            message.append(f"  {found[2]} | {path.read_text().splitlines()[int(found[2]) - 1]}")
-    message.append("options: " + " ".join(o for o in options if not o.startswith("-I")))
-    message += [f"include directory: {o[2:]}" for o in options if o.startswith("-I")]
-    return CompileError("\n".join(message))
+    """The error for what a compiler said of a launch's source."""
+    lines = [f"cuda/{launch.source}: {compiler} could not compile it", log.strip()]
+    lines.append("options: " + " ".join(o for o in options if not o.startswith("-I")))
+    lines += [f"include directory: {o[2:]}" for o in options if o.startswith("-I")]
+    return CompileError("\n".join(lines))

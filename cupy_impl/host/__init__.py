@@ -2,22 +2,19 @@
 
 A check of a kernel's logic on machines without a GPU, on NumPy arrays, and no measure of its speed. The
 threads of a block run one after another, so a kernel whose threads talk to each other does not build yet.
-Libraries are kept in ``ROSETTA_CACHE_DIR``, by default ``~/.cache/rosetta-kernels``.
 """
 
 import ctypes
 import functools
-import hashlib
 import os
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import Mapping
 
 import numpy as np
 
-from cupy_impl.launches import SOURCES, Launch, compile_error, headers_sha256, include_directories
+from cupy_impl.launches import SOURCES, Launch, cached, compile_error, include_directories
 from reference.contract import ArrayInfo, Unsupported, Variant, wrong_type
 
 PLATFORM = "cpu"
@@ -58,12 +55,6 @@ def compiler() -> str | None:
     return shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
 
 
-def cache_directory() -> Path:
-    """Where built libraries are kept."""
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rosetta-kernels"
-    return Path(os.environ.get("ROSETTA_CACHE_DIR") or default)
-
-
 def options(launch: Launch) -> tuple[str, ...]:
     """The compiler's options for a launch."""
     return (
@@ -85,19 +76,14 @@ def _function(source: str, kernel: str, defines: tuple):
     if reason := unavailable():
         raise Unsupported(f"the host build is not possible: {reason}")
     flags = options(launch)
-    key = hashlib.sha256()
-    for part in (compiler(), *flags, headers_sha256(), RUNTIME.read_text(), (SOURCES / source).read_text()):
-        key.update(part.encode() + b"\0")
-    library = cache_directory() / f"{Path(source).stem}-{key.hexdigest()[:24]}.so"
-    if not library.exists():
-        library.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
-            built = Path(scratch) / library.name
-            command = [compiler(), *flags, "-x", "c++", str(RUNTIME), "-o", str(built)]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode:
-                raise compile_error(launch, Path(compiler()).name, flags, done.stderr)
-            built.replace(library)  # whole or not at all, also when two processes build it
+
+    def build(library: Path) -> None:
+        command = [compiler(), *flags, "-x", "c++", str(RUNTIME), "-o", str(library)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise compile_error(launch, Path(compiler()).name, flags, done.stderr)
+
+    library = cached(launch, ".so", build, compiler(), *flags, RUNTIME.read_text())
     function = ctypes.CDLL(str(library)).cuda_host_launch
     function.argtypes = (ctypes.POINTER(ctypes.c_uint), ctypes.POINTER(ctypes.c_uint), ctypes.POINTER(ctypes.c_void_p))
     function.restype = None

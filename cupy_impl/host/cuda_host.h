@@ -3,7 +3,6 @@
 // Compiled with -DSOURCE="the .cu file" -DKERNEL=its kernel; exports cuda_host_launch, which takes a grid, a
 // block and the addresses of the arguments as cuLaunchKernel does. Threads of a block run one after another:
 // barriers and shuffles are not declared, so that a kernel that needs them does not build.
-#pragma once
 
 #include <cuda_runtime.h>  // the vector types, dim3, and __global__ and friends as nothing
 

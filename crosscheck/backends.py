@@ -1,0 +1,237 @@
+"""Who is checked: the three implementations, the baselines, and any module of functions named like operators.
+
+Nothing here imports a framework before a call needs it. ``tier`` is ``"gpu"`` or ``"cpu"``: on a CPU the CUDA
+sources run in the host build, Triton and Mosaic GPU in their interpreters.
+"""
+
+import contextlib
+import functools
+import importlib
+import importlib.util
+import inspect
+import io
+from dataclasses import dataclass
+from typing import Callable, Mapping
+
+import numpy as np
+
+from crosscheck.cases import OPERATORS, Case
+from reference.contract import words
+
+
+class Race(RuntimeError):
+    """Mosaic GPU's interpreter saw two accesses that nothing orders."""
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One column of the table.
+
+    name: as on the command line. role: ``implementation`` or ``baseline``. packages: what must be importable.
+    cpu_environment: variables its process needs without a GPU; backends that agree on them share a process.
+    """
+
+    name: str
+    role: str
+    packages: tuple[str, ...]
+    cpu_environment: tuple[tuple[str, str], ...] = ()
+
+    def unavailable(self, tier: str) -> str | None:
+        """Why it cannot run here at all, or None."""
+        missing = [p for p in self.packages if importlib.util.find_spec(p) is None]
+        return f"{words(missing)} not installed" if missing else None
+
+    def kind(self, tier: str) -> str:
+        """The arrays it takes: a key of ``crosscheck.arrays.KINDS``."""
+        raise NotImplementedError
+
+    def where(self, tier: str, device: str) -> str:
+        """Where its rows run; device: the GPU's name."""
+        return device if tier == "gpu" else "CPU"
+
+    def variants(self, operator: str) -> tuple[str, ...]:
+        """Names of its variants of an operator, () where it does not have the operator."""
+        raise NotImplementedError
+
+    def not_run(self, case: Case, tier: str, values: list[np.ndarray]) -> str | None:
+        """Why a case says nothing here, or None. values: the case's inputs and its rounded outputs."""
+        return None
+
+    def function(self, operator: str, variant: str | None, tier: str) -> Callable:
+        """``f(*inputs, out=..., **arguments)``; ``out`` only where its signature has it."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Implementation(Backend):
+    """A package of this project."""
+
+    package: str = ""
+
+    def module(self, operator: str):
+        return importlib.import_module(f"{self.package}.{OPERATORS[operator].module}")
+
+    def variants(self, operator: str) -> tuple[str, ...]:
+        return tuple(v.name for v in self.module(operator).VARIANTS[operator])
+
+    def function(self, operator: str, variant: str | None, tier: str) -> Callable:
+        extra = {"variant": variant} | (self.cpu_arguments() if tier == "cpu" else {})
+        return functools.partial(getattr(self.module(operator), operator), **extra)
+
+    def cpu_arguments(self) -> Mapping[str, object]:
+        return {}
+
+
+class Cuda(Implementation):
+    def unavailable(self, tier: str) -> str | None:
+        if tier == "gpu":
+            return super().unavailable(tier)
+        from cupy_impl import host
+
+        return host.unavailable()
+
+    def kind(self, tier: str) -> str:
+        return "cupy" if tier == "gpu" else "numpy"
+
+    def where(self, tier: str, device: str) -> str:
+        return device if tier == "gpu" else "host build"
+
+    def cpu_arguments(self) -> Mapping[str, object]:
+        from cupy_impl import host
+
+        return {"runtime": host}
+
+
+class Triton(Implementation):
+    def kind(self, tier: str) -> str:
+        return "torch"
+
+    def where(self, tier: str, device: str) -> str:
+        return device if tier == "gpu" else "interpreter"
+
+    def not_run(self, case: Case, tier: str, values: list[np.ndarray]) -> str | None:
+        if tier == "cpu" and case.dtype == "bfloat16":
+            return "Triton's interpreter computes bfloat16 wrongly (triton issue 11584)"
+        return None
+
+
+class Pallas(Implementation):
+    def kind(self, tier: str) -> str:
+        return "jax"
+
+    def where(self, tier: str, device: str) -> str:
+        return device if tier == "gpu" else "interpreter"
+
+    def not_run(self, case: Case, tier: str, values: list[np.ndarray]) -> str | None:
+        return _flushed(values) if tier == "cpu" else None
+
+    def function(self, operator: str, variant: str | None, tier: str) -> Callable:
+        call = super().function(operator, variant, tier)
+        if tier == "gpu":
+            return call
+
+        @functools.wraps(call.func)
+        def watched(*inputs, **arguments):
+            # The race detector reports by printing, also for all but the last of several launches.
+            said = io.StringIO()
+            with contextlib.redirect_stdout(said):
+                result = call(*inputs, **arguments)
+                importlib.import_module("jax").effects_barrier()
+            if "RACE DETECTED" in said.getvalue():
+                raise Race(said.getvalue().strip().splitlines()[0])
+            return result
+
+        return watched
+
+    def cpu_arguments(self) -> Mapping[str, object]:
+        from jax.experimental.pallas import mosaic_gpu as plgpu
+
+        return {"interpret": plgpu.InterpretGPUParams(detect_races=True)}
+
+
+def _flushed(values: list[np.ndarray]) -> str | None:
+    least = np.finfo(np.float32).tiny
+    for value in values:
+        size = np.abs(value.astype(np.float32))
+        if np.any((size > 0) & (size < least)):
+            return "JAX on a CPU flushes float32's subnormal numbers to zero"
+    return None
+
+
+@dataclass(frozen=True)
+class Baseline(Backend):
+    """A framework's own operator, for comparison; ``baselines`` has its functions."""
+
+    arrays: str = ""
+
+    def unavailable(self, tier: str) -> str | None:
+        if self.name == "cupy" and tier == "cpu":
+            return "CuPy needs a GPU"
+        return super().unavailable(tier)
+
+    def kind(self, tier: str) -> str:
+        return self.arrays
+
+    def variants(self, operator: str) -> tuple[str, ...]:
+        from crosscheck import baselines
+
+        return tuple(baselines.FUNCTIONS.get((self.name, operator), {}))
+
+    def not_run(self, case: Case, tier: str, values: list[np.ndarray]) -> str | None:
+        return _flushed(values) if self.name == "jax" and tier == "cpu" else None
+
+    def function(self, operator: str, variant: str | None, tier: str) -> Callable:
+        from crosscheck import baselines
+
+        functions = baselines.FUNCTIONS[self.name, operator]
+        return functions[variant if variant is not None else next(iter(functions))]
+
+
+@dataclass(frozen=True)
+class Foreign(Backend):
+    """A module of somebody else's: functions named like operators, ``ARRAYS`` saying what they take."""
+
+    def module(self):
+        return importlib.import_module(self.name)
+
+    def unavailable(self, tier: str) -> str | None:
+        return "NumPy arrays are for the CPU; pass --device cpu" if tier == "gpu" and self.kind(tier) == "numpy" else None
+
+    def kind(self, tier: str) -> str:
+        return self.module().ARRAYS
+
+    def variants(self, operator: str) -> tuple[str, ...]:
+        return (operator,) if hasattr(self.module(), operator) else ()
+
+    def function(self, operator: str, variant: str | None, tier: str) -> Callable:
+        return getattr(self.module(), operator)
+
+
+IMPLEMENTATIONS = ("cuda", "triton", "pallas")
+
+_JAX_ON_CPU = (("CUDA_VISIBLE_DEVICES", ""), ("JAX_PLATFORMS", "cpu"))
+
+BACKENDS: Mapping[str, Backend] = {
+    b.name: b
+    for b in (
+        Cuda("cuda", "implementation", ("cupy", "cuda.bindings"), _JAX_ON_CPU, package="cupy_impl"),
+        # Triton chooses between compiling and interpreting when it is imported, torch.compile needs it to compile.
+        Triton("triton", "implementation", ("torch", "triton"), (("CUDA_VISIBLE_DEVICES", ""), ("TRITON_INTERPRET", "1")), package="triton_impl"),
+        Pallas("pallas", "implementation", ("jax",), _JAX_ON_CPU, package="pallas_impl"),
+        Baseline("torch", "baseline", ("torch",), _JAX_ON_CPU, arrays="torch"),
+        Baseline("torch_compile", "baseline", ("torch",), _JAX_ON_CPU, arrays="torch"),
+        Baseline("jax", "baseline", ("jax",), _JAX_ON_CPU, arrays="jax"),
+        Baseline("cupy", "baseline", ("cupy",), _JAX_ON_CPU, arrays="cupy"),
+    )
+}
+
+
+def find(name: str) -> Backend:
+    """The backend of a name, or the module of that name as one."""
+    return BACKENDS[name] if name in BACKENDS else Foreign(name, "implementation", (), _JAX_ON_CPU)
+
+
+def accepts(function: Callable, keyword: str) -> bool:
+    """Whether a function takes a keyword argument of that name."""
+    parameters = inspect.signature(function).parameters.values()
+    return any(p.name == keyword or p.kind is p.VAR_KEYWORD for p in parameters)

@@ -1,0 +1,130 @@
+"""Rows as a table for people and as a JSON file for programs."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from tabulate import tabulate
+
+SCHEMA = 1
+
+
+class ReportError(ValueError):
+    """A result file that cannot be written or added to."""
+
+
+KEY = ("operator", "backend", "variant", "case")  # what makes a row the same row in another run
+
+
+def key(row: dict, fields: tuple[str, ...] = KEY) -> tuple:
+    return tuple(row[name] for name in fields)
+
+
+def add_agreement(rows: list[dict]) -> None:
+    """Tell each failed row which other backends pass its case."""
+    ran: dict[str, dict[str, bool]] = {}
+    for row in rows:
+        if row["error_over_bound"] is not None or row["verdict"] == "fail":
+            ran.setdefault(row["case"], {})[row["backend"]] = row["verdict"] == "pass"
+    for row in rows:
+        others = {name: right for name, right in ran.get(row["case"], {}).items() if name != row["backend"]}
+        if row["verdict"] in ("fail", "inaccurate") and others:
+            right = [name for name, passes in others.items() if passes]
+            row["reason"] += f"; {', '.join(right)} right here" if right else "; nobody else is right here"
+
+
+def table(rows: list[dict]) -> str:
+    """One line for each backend, variant and dtype of each operator, then every reason once."""
+    groups: dict[tuple, list[dict]] = {}
+    for row in rows:
+        groups.setdefault((row["operator"], row["dtype"], row["backend"], row["variant"]), []).append(row)
+    lines = []
+    for (operator, dtype, backend, variant), group in groups.items():
+        count = lambda verdict: sum(row["verdict"] == verdict for row in group) or ""
+        compared = [row for row in group if row["error_over_bound"] is not None]
+        ulps = [row["max_ulp"] for row in compared]
+        lines.append(
+            {
+                "operator": operator,
+                "dtype": dtype,
+                "backend": backend,
+                "variant": variant or "",
+                "where": group[0]["where"],
+                "pass": count("pass"),
+                "fail": count("fail"),
+                "inaccurate": count("inaccurate"),
+                "unsupported": count("unsupported"),
+                "not run": count("not run"),
+                "error/bound": f"{max(float(row['error_over_bound']) for row in compared):.3g}" if compared else "",
+                "max ulp": "NaN" if None in ulps else max(ulps, default=""),
+                "bitwise": f"{sum(row['bitwise_equal'] for row in compared)}/{len(compared)}" if compared else "",
+                "seconds": f"{sum(row['seconds'] or 0 for row in group):.2f}",
+            }
+        )
+    for column in ("inaccurate", "unsupported"):
+        if not any(line[column] for line in lines):
+            for line in lines:
+                del line[column]
+    text = tabulate(lines, headers="keys", tablefmt="simple", disable_numparse=True, colalign=_alignment(lines))
+    reasons: dict[tuple, list[str]] = {}
+    for row in rows:
+        if row["verdict"] != "pass":
+            reasons.setdefault((row["verdict"], row["backend"], row["reason"]), []).append(row["case"])
+    for (verdict, backend, reason), cases in reasons.items():
+        which = cases[0] if len(cases) == 1 else f"{len(cases)} cases, {cases[0]} the first"
+        text += f"\n{verdict}: {backend}: {reason} ({which})"
+    return text
+
+
+def _alignment(lines: list[dict]) -> list[str]:
+    left = ("operator", "dtype", "backend", "variant", "where")
+    return ["left" if column in left else "right" for column in (lines[0] if lines else ())]
+
+
+def read(path: Path) -> dict | None:
+    """A result file of this schema, or None where there is none yet.
+
+    Raises ReportError for anything else.
+    """
+    try:
+        document = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ReportError(f"{path} is no result file: {error}") from None
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA or "rows" not in document:
+        raise ReportError(f"{path} is no result file of schema {SCHEMA}")
+    return document
+
+
+def check_writable(path: Path, environment: dict) -> None:
+    """Raise ReportError unless rows of this environment can be written to ``path``."""
+    if path.is_dir():
+        raise ReportError(f"{path} is a directory; accepted: a file's path")
+    try:
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise ReportError(f"{path} cannot be written: {error.strerror}; accepted: a path in a writable directory") from None
+    document = read(path)
+    if document is not None:
+        there, here = dict(document["environment"]), dict(environment)
+        there.pop("date", None), here.pop("date")
+        differing = [name for name in here if there.get(name) != here[name]]
+        if differing:
+            raise ReportError(f"{path} holds rows of another environment ({', '.join(differing)}); accepted: a new path")
+
+
+def write(path: Path, environment: dict, rows: list[dict], fields: tuple[str, ...] = KEY) -> None:
+    """Write the rows, keeping those of an earlier run that were not made anew; the file changes whole or not at all."""
+    document = read(path)
+    kept = {key(row, fields): row for row in document["rows"]} if document else {}
+    if fields is KEY:
+        for row in rows:  # a crash may have left a row whose variant nobody knew
+            kept.pop(key(row | {"variant": None}), None)
+    kept |= {key(row, fields): row for row in rows}
+    text = json.dumps({"schema": SCHEMA, "environment": environment, "rows": list(kept.values())}, indent=1, allow_nan=False)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        file.write(text + "\n")
+    os.chmod(file.name, 0o644)
+    os.replace(file.name, path)
