@@ -2,7 +2,7 @@
 
 VENV := .venv
 EXTRA := $(if $(filter Linux,$(shell uname -s)),cuda13,cpu)
-CANDIDATES := $(PYTHON) python3.12 python3 python3.13 python3.14 $(lastword $(wildcard $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions/3.1[2-9]*/bin/python))
+CANDIDATES := $(PYTHON) python3.12 python3 python3.13 python3.14 $(sort $(wildcard $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions/3.1[2-9]*/bin/python))
 
 .PHONY: crosscheck test clean
 

@@ -1,1 +1,41 @@
-"""Feeds identical inputs to every implementation of an operator and holds the results to one reference."""
+"""Feeds identical inputs to every implementation of an operator and holds the results to one reference.
+
+``python -m crosscheck`` prints the table; :func:`check` does the same for a function of yours.
+"""
+
+from typing import Callable, Iterable
+
+
+def check(
+    fn: Callable,
+    *,
+    operator: str,
+    cases: Iterable[str] | None = None,
+    arrays: str = "torch",
+    device: str = "auto",
+) -> list[dict]:
+    """Check ``fn(*inputs, **arguments)`` as an implementation of an operator, in this process.
+
+    operator: ``"vector_add"`` and so on. cases: ids, by default all that suit the machine. arrays: what fn takes
+    and returns: ``"torch"``, ``"cupy"``, ``"jax"`` or ``"numpy"``. device: ``"auto"``, ``"gpu"`` or ``"cpu"``.
+    If fn has a keyword ``out``, it is given a poisoned buffer between guard bands to write into.
+    Returns the rows of ``python -m crosscheck --json``, one a case.
+    Raises ValueError for a name that is not known, or a GPU that is not there.
+    """
+    from crosscheck.arrays import KINDS
+    from crosscheck.cases import CASES, OPERATORS
+    from crosscheck.machine import find_tier
+    from crosscheck.runner import Runner, Task
+    from reference.contract import among
+
+    among("operator", operator, OPERATORS)
+    among("arrays", arrays, KINDS)
+    tier, found = find_tier(device)
+    if cases is None:
+        chosen = [c for c in CASES.values() if c.operator == operator and tier in c.sets]
+    else:
+        own = {name: c for name, c in CASES.items() if c.operator == operator}
+        chosen = [own[among("case", name, own)] for name in cases]
+    name = getattr(fn, "__name__", "fn")
+    runner = Runner(tier, found and found.name, {name: (fn, arrays)})
+    return [runner.run(Task(name, case))[0] for case in chosen]

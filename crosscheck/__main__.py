@@ -1,135 +1,90 @@
 """``python -m crosscheck``: check every backend on the frozen cases and print one table."""
 
 import argparse
-import importlib.util
+import os
 import sys
 from pathlib import Path
-from typing import Iterable
+from typing import Callable, Iterable
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from crosscheck import backends, faults, machine, report
+from crosscheck.arrays import KINDS
 from crosscheck.cases import CASES, OPERATORS, Case
 from crosscheck.runner import Task
 from crosscheck.workers import Workers
-from reference.contract import words
+from reference.contract import among, words
 
 DTYPES = ("float32", "float16", "bfloat16")
 
 
-class UsageError(Exception):
-    """A command line that cannot be carried out: one line saying why."""
-
-
 class Parser(argparse.ArgumentParser):
+    """argparse, with all that is wrong with a command line raised as a ValueError."""
+
     def error(self, message):
-        raise UsageError(message)
+        raise ValueError(message)
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     p = Parser(
         prog="python -m crosscheck",
         description="Check every implementation of every operator, and the frameworks' own, on identical inputs.",
-        epilog="python -m crosscheck faults: put known faults into the kernels and see that the check catches them.",
+        epilog="python -m crosscheck faults --help: put known faults into the kernels and see that the check catches them. "
+        "Exit status: 0, 1 where an implementation fails or a required one does not pass, 2 for a wrong command line.",
     )
-    names = {"nargs": "+", "metavar": "NAME"}
-    p.add_argument("--op", **names, help=f"operators: {', '.join(OPERATORS)} (default: all)")
-    p.add_argument("--backend", **names, help=f"among {', '.join(backends.BACKENDS)} (default: all; torch_compile on a GPU only)")
-    p.add_argument("--variant", **names, help="variants of the implementations, or all (default: the best for the device)")
-    p.add_argument("--dtype", **names, help=f"among {', '.join(DTYPES)} (default: all)")
+    add_names(p, "--op", f"operators: {', '.join(OPERATORS)} (default: all)")
+    add_names(p, "--backend", f"among {', '.join(backends.BACKENDS)} (default: all; torch_compile on a GPU only)")
+    add_names(p, "--variant", "variants of the implementations, or all (default: the best for the device)")
+    add_names(p, "--dtype", f"among {', '.join(DTYPES)} (default: all)")
     p.add_argument("--case", nargs="+", metavar="ID", help="cases by id (default: those for this machine)")
-    p.add_argument("--device", default="auto", help="auto, gpu or cpu: where to run (default: the GPU if there is one)")
+    add_device(p)
     p.add_argument("--require", default="", metavar="NAME,...", help="fail unless each of these passes a case of every operator")
     p.add_argument("--module", metavar="NAME", help="check a module of yours too: functions named like the operators")
     p.add_argument("--json", type=Path, metavar="FILE", help="write the rows; those of an earlier run are kept or replaced")
-    p.add_argument("--list", action="store_true", help="list the cases that would run, and who is there to run them")
+    p.add_argument("--list", action="store_true", help="list who would run and the cases, and run nothing")
     return p
 
 
-def faults_parser() -> argparse.ArgumentParser:
+def faults_parser() -> Parser:
     p = Parser(
         prog="python -m crosscheck faults",
         description="Put each known fault into a copy of its kernel and see that the check catches it.",
+        epilog="Exit status: 0, 1 where a fault is missed or none could be tried, 2 for a wrong command line.",
     )
-    p.add_argument("--op", nargs="+", metavar="NAME", help=f"operators: {', '.join(OPERATORS)} (default: all)")
-    p.add_argument("--backend", nargs="+", metavar="NAME", help=f"among {', '.join(backends.IMPLEMENTATIONS)} (default: all)")
-    p.add_argument("--device", default="auto", help="auto, gpu or cpu: where to run (default: the GPU if there is one)")
-    p.add_argument("--json", type=Path, metavar="FILE", help="write the rows")
+    add_names(p, "--op", f"operators: {', '.join(OPERATORS)} (default: all)")
+    add_names(p, "--backend", f"among {', '.join(backends.IMPLEMENTATIONS)} (default: all)")
+    add_device(p)
+    p.add_argument("--json", type=Path, metavar="FILE", help="write the rows; those of an earlier run are kept or replaced")
     return p
 
 
-def among(option: str, names: Iterable[str], accepted: Iterable[str]) -> None:
-    for name in names:
-        if name not in accepted:
-            raise UsageError(f"{option} {name!r} is unknown; accepted: {words(accepted)}")
+def add_names(p: Parser, option: str, text: str) -> None:
+    p.add_argument(option, nargs="+", metavar="NAME", help=text)
 
 
-def find_tier(device: str) -> tuple[str, machine.Gpu | None]:
-    """``("gpu", its description)`` or ``("cpu", None)``."""
-    among("--device", [device], ("auto", "gpu", "cpu"))
-    found = None if device == "cpu" else machine.gpu()
-    if device == "gpu" and found is None:
-        raise UsageError("--device gpu: CUDA shows no GPU here; accepted: auto or cpu")
-    return ("gpu", found) if found else ("cpu", None)
+def add_device(p: Parser) -> None:
+    p.add_argument("--device", default="auto", help="auto, gpu or cpu: where to run (default: the GPU if there is one)")
 
 
-def choose_cases(options: argparse.Namespace, tier: str) -> list[Case]:
-    among("--op", options.op or (), OPERATORS)
-    among("--dtype", options.dtype or (), DTYPES)
-    for name in options.case or ():
-        if name not in CASES:
-            raise UsageError(f"--case {name!r} is unknown; accepted: an id that --list prints")
-    cases = [CASES[name] for name in options.case] if options.case else [c for c in CASES.values() if tier in c.sets]
-    cases = [c for c in cases if not options.op or c.operator in options.op]
-    cases = [c for c in cases if not options.dtype or c.dtype in options.dtype]
-    if not cases:
-        raise UsageError("no case is of those operators, dtypes and ids together")
-    return cases
-
-
-def choose_backends(options: argparse.Namespace, tier: str, cases: list[Case]) -> list[str]:
-    among("--backend", options.backend or (), backends.BACKENDS)
-    required = [name for name in options.require.split(",") if name]
-    among("--require", required, [*backends.BACKENDS, *([options.module] if options.module else [])])
-    chosen = options.backend or [n for n in backends.BACKENDS if n != "torch_compile" or tier == "gpu"]
-    if options.module:
-        check_module(options.module, tier, {c.operator for c in cases})
-        chosen = [*chosen, options.module]
-    return list(dict.fromkeys([*chosen, *required]))
-
-
-def check_module(name: str, tier: str, operators: set[str]) -> None:
-    """Raise UsageError unless a module can be imported and says what it has to."""
-    sys.path.insert(0, "")
-    if name in backends.BACKENDS:
-        raise UsageError(f"--module {name!r} is a backend's name; accepted: a module of another name")
-    try:
-        module = backends.find(name).module()
-    except Exception as error:
-        raise UsageError(f"--module {name!r} cannot be imported: {type(error).__name__}: {error}") from None
-    kinds = ("torch", "cupy", "jax", "numpy")
-    if getattr(module, "ARRAYS", None) not in kinds:
-        raise UsageError(f"--module {name!r} has ARRAYS = {getattr(module, 'ARRAYS', None)!r}; accepted: {words(kinds)}")
-    if not any(hasattr(module, operator) for operator in operators):
-        raise UsageError(f"--module {name!r} has no function {words(sorted(operators))}")
-
-
-def variants(options: argparse.Namespace, backend: str, operator: str, workers: Workers) -> list[str | None]:
-    """Which variants of a backend to run; [None] is its best."""
-    if options.variant is None or backends.find(backend).role == "baseline":
-        return [None]
-    has = workers.variants(backend, operator)
-    return has if options.variant == ["all"] else [v for v in has if v in options.variant]
+def each(option: str, names: Iterable[str] | None, accepted: Iterable[str]) -> None:
+    for name in names or ():
+        among(option, name, accepted)
 
 
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     try:
         if argv[:1] == ["faults"]:
-            return check_faults(faults_parser().parse_args(argv[1:]))
-        return check(parser().parse_args(argv))
-    except (UsageError, report.ReportError) as error:
+            job = faults_job(faults_parser().parse_args(argv[1:]))
+        else:
+            job = check_job(parser().parse_args(argv))
+    except ValueError as error:
+        print(f"python -m crosscheck: {error}", file=sys.stderr)
+        return 2
+    try:
+        return job()
+    except report.Unusable as error:
         print(f"python -m crosscheck: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -137,23 +92,72 @@ def main(argv: list[str] | None = None) -> int:
         return 130
 
 
-def check(options: argparse.Namespace) -> int:
-    tier, found = find_tier(options.device)
+# Checking
+
+
+def check_job(options: argparse.Namespace) -> Callable[[], int]:
+    """What the command line asks for; ValueError where it cannot be carried out."""
+    tier, found = machine.find_tier(options.device)
     cases = choose_cases(options, tier)
-    chosen = choose_backends(options, tier, cases)
-    if options.list:
-        return show(cases, chosen, tier, found)
+    required = [name for name in options.require.split(",") if name]
+    chosen = choose_backends(options, tier, cases, required)
     environment = machine.environment(found)
+    if options.list:
+        return lambda: show(cases, chosen, tier, environment["gpu"])
     if options.json:
-        report.check_writable(options.json, environment)
+        report.check_mergeable(options.json, environment)
+    return lambda: check(options, tier, environment, cases, chosen, required)
+
+
+def choose_cases(options: argparse.Namespace, tier: str) -> list[Case]:
+    each("--op", options.op, OPERATORS)
+    each("--dtype", options.dtype, DTYPES)
+    for name in options.case or ():
+        if name not in CASES:
+            raise ValueError(f"--case is {name!r}; accepted: an id that --list prints")
+    cases = [CASES[name] for name in options.case] if options.case else [c for c in CASES.values() if tier in c.sets]
+    cases = [c for c in cases if not options.op or c.operator in options.op]
+    cases = [c for c in cases if not options.dtype or c.dtype in options.dtype]
+    if not cases:
+        raise ValueError("--op, --dtype and --case leave no case together")
+    return cases
+
+
+def choose_backends(options: argparse.Namespace, tier: str, cases: list[Case], required: list[str]) -> list[str]:
+    each("--backend", options.backend, backends.BACKENDS)
+    own = [options.module] if options.module else []
+    each("--require", required, [*backends.BACKENDS, *own])
+    if options.module:
+        check_module(options.module, {c.operator for c in cases})
+    chosen = options.backend or [name for name in backends.BACKENDS if name != "torch_compile" or tier == "gpu"]
+    return list(dict.fromkeys([*chosen, *required, *own]))
+
+
+def check_module(name: str, operators: set[str]) -> None:
+    """Raise ValueError unless a module can be imported, from the current directory too, and says what it has to."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    if name in backends.BACKENDS:
+        raise ValueError(f"--module is {name!r}, a backend's name; accepted: a module of another name")
+    try:
+        module = backends.find(name).module()
+    except Exception as error:
+        raise ValueError(f"--module is {name!r}, which cannot be imported: {type(error).__name__}: {error}") from None
+    among(f"ARRAYS of --module {name}", getattr(module, "ARRAYS", None), KINDS)
+    if not any(hasattr(module, operator) for operator in operators):
+        raise ValueError(f"--module is {name!r}, which has no function of an operator; accepted: {words(sorted(operators))}")
+
+
+def check(options, tier: str, environment: dict, cases: list[Case], chosen: list[str], required: list[str]) -> int:
+    operators = list(dict.fromkeys(c.operator for c in cases))
     rows: dict[tuple, dict] = {}
-    with Workers(tier, found.name if found else "CPU") as workers:
-        operators = dict.fromkeys(c.operator for c in cases)
-        plan = {op: [(b, v) for b in chosen for v in variants(options, b, op, workers)] for op in operators}
-        if options.variant not in (None, ["all"]):
-            known = {v for pairs in plan.values() for _, v in pairs}
-            among("--variant", options.variant, known)
-        tasks = [Task(backend, case, variant) for case in cases for backend, variant in plan[case.operator]]
+    with Workers(tier, environment["gpu"]) as workers:
+        plan = {op: [(name, v) for name in chosen for v in variants(options.variant, name, op, workers)] for op in operators}
+        if options.variant and options.variant != ["all"] and not any(v for pairs in plan.values() for _, v in pairs):
+            able = [name for name in chosen if not backends.find(name).unavailable(tier)]
+            known = [v for op in operators for name in able for v in workers.variants(name, op)]
+            raise report.Unusable(f"--variant is {' '.join(options.variant)!r}; accepted: all, {words(dict.fromkeys(known))}")
+        tasks = [Task(name, case, variant) for case in cases for name, variant in plan[case.operator]]
         for task in track(tasks):
             for row in workers.run(task):
                 rows[report.key(row)] = row
@@ -162,39 +166,19 @@ def check(options: argparse.Namespace) -> int:
     if options.json:
         report.write(options.json, environment, result)
     print(report.table(result))
-    missing = unmet([n for n in options.require.split(",") if n], operators, result)
-    for line in missing:
-        print(line, file=sys.stderr)
-    failed = any(row["verdict"] == "fail" for row in result)
-    return 1 if failed or missing else 0
+    passed = {(row["backend"], row["operator"]) for row in result if row["verdict"] == "pass"}
+    missing = [(name, op) for name in required for op in operators if (name, op) not in passed]
+    for name, operator in missing:
+        print(f"required: {name} passes no case of {operator}", file=sys.stderr)
+    return 1 if missing or any(row["verdict"] == "fail" for row in result) else 0
 
 
-def check_faults(options: argparse.Namespace) -> int:
-    tier, found = find_tier(options.device)
-    among("--op", options.op or (), OPERATORS)
-    among("--backend", options.backend or (), backends.IMPLEMENTATIONS)
-    environment = machine.environment(found)
-    if options.json:
-        report.check_writable(options.json, environment)
-    rows = faults.check(options.op or list(OPERATORS), options.backend or list(backends.IMPLEMENTATIONS), tier)
-    if options.json:
-        report.write(options.json, environment, rows, ("operator", "backend", "fault"))
-    print(faults.table(rows))
-    missed = sum(row["verdict"] == "pass" for row in rows)
-    caught = sum(row["verdict"] == "fail" for row in rows)
-    print(f"{caught} caught, {missed} missed, {len(rows) - caught - missed} not run")
-    return 1 if missed or not caught else 0
-
-
-def unmet(required: list[str], operators: Iterable[str], rows: list[dict]) -> list[str]:
-    """A line for each required backend that passes no case of an operator."""
-    passed = {(row["backend"], row["operator"]) for row in rows if row["verdict"] == "pass"}
-    return [
-        f"required: {name} passes no case of {operator}"
-        for name in required
-        for operator in operators
-        if (name, operator) not in passed
-    ]
+def variants(asked: list[str] | None, backend: str, operator: str, workers: Workers) -> list[str | None]:
+    """Which variants of a backend to run; [None] is its best, or the reason why there is none."""
+    if asked is None or backends.find(backend).role == "baseline" or backends.find(backend).unavailable(workers.tier):
+        return [None]
+    has = workers.variants(backend, operator)
+    return has if asked == ["all"] else [name for name in has if name in asked]
 
 
 def track(tasks: list[Task]):
@@ -209,15 +193,36 @@ def track(tasks: list[Task]):
             progress.advance(bar)
 
 
-def show(cases: list[Case], chosen: list[str], tier: str, found: machine.Gpu | None) -> int:
+def show(cases: list[Case], chosen: list[str], tier: str, gpu: str | None) -> int:
     for name in chosen:
         backend = backends.find(name)
-        reason = backend.unavailable(tier)
-        where = backend.where(tier, found.name if found else "CPU")
-        print(f"{name}: {reason or where}")
-    for case in cases:
-        print(case.id)
+        print(f"{name}: {backend.unavailable(tier) or backend.where(tier, gpu)}")
+    print(*(case.id for case in cases), sep="\n")
     return 0
+
+
+# Faults
+
+
+def faults_job(options: argparse.Namespace) -> Callable[[], int]:
+    """What the command line asks for; ValueError where it cannot be carried out."""
+    tier, found = machine.find_tier(options.device)
+    each("--op", options.op, OPERATORS)
+    each("--backend", options.backend, backends.IMPLEMENTATIONS)
+    environment = machine.environment(found)
+    if options.json:
+        report.check_mergeable(options.json, environment)
+    return lambda: check_faults(options, tier, environment)
+
+
+def check_faults(options: argparse.Namespace, tier: str, environment: dict) -> int:
+    rows = faults.check(options.op or list(OPERATORS), options.backend or list(backends.IMPLEMENTATIONS), tier)
+    if options.json:
+        report.write(options.json, environment, rows, ("operator", "backend", "fault"))
+    print(faults.table(rows))
+    caught, missed = (sum(row["verdict"] == verdict for row in rows) for verdict in ("fail", "pass"))
+    print(f"{caught} caught, {missed} missed, {len(rows) - caught - missed} not run")
+    return 1 if missed or not caught else 0
 
 
 if __name__ == "__main__":

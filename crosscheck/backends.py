@@ -127,26 +127,29 @@ class Pallas(Implementation):
 
     def function(self, operator: str, variant: str | None, tier: str) -> Callable:
         call = super().function(operator, variant, tier)
-        if tier == "gpu":
-            return call
-
-        @functools.wraps(call.func)
-        def watched(*inputs, **arguments):
-            # The race detector reports by printing, also for all but the last of several launches.
-            said = io.StringIO()
-            with contextlib.redirect_stdout(said):
-                result = call(*inputs, **arguments)
-                importlib.import_module("jax").effects_barrier()
-            if "RACE DETECTED" in said.getvalue():
-                raise Race(said.getvalue().strip().splitlines()[0])
-            return result
-
-        return watched
+        return call if tier == "gpu" else watch_races(call)
 
     def cpu_arguments(self) -> Mapping[str, object]:
         from jax.experimental.pallas import mosaic_gpu as plgpu
 
         return {"interpret": plgpu.InterpretGPUParams(detect_races=True)}
+
+
+def watch_races(call: Callable) -> Callable:
+    """The same call, which raises Race where Mosaic GPU's interpreter sees one."""
+
+    @functools.wraps(call.func)
+    def watched(*inputs, **arguments):
+        # The detector keeps what it saw of the last launch alone, and prints what it sees of every one.
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            result = call(*inputs, **arguments)
+            importlib.import_module("jax").effects_barrier()
+        if "RACE DETECTED" in said.getvalue():
+            raise Race(said.getvalue().strip().splitlines()[0])
+        return result
+
+    return watched
 
 
 def _flushed(values: list[np.ndarray]) -> str | None:

@@ -8,6 +8,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple
 
+from reference.contract import among
+
 PACKAGES = ("numpy", "ml_dtypes", "torch", "triton", "jax", "jaxlib", "cupy-cuda13x", "cupy-cuda12x", "cuda-bindings")
 
 
@@ -38,6 +40,18 @@ def gpu() -> Gpu | None:
     major, minor = divmod(version.value // 10, 100)
     arch = f"sm_{numbers[0].value}{numbers[1].value}"
     return Gpu(name.value.decode().removeprefix("NVIDIA "), arch, f"{major}.{minor}")
+
+
+def find_tier(device: str) -> tuple[str, Gpu | None]:
+    """``("gpu", the GPU)`` or ``("cpu", None)`` for ``"auto"``, ``"gpu"`` or ``"cpu"``.
+
+    Raises ValueError for another word, or for a GPU asked for and not there.
+    """
+    among("device", device, ("auto", "gpu", "cpu"))
+    found = None if device == "cpu" else gpu()
+    if device == "gpu" and found is None:
+        raise ValueError("device is 'gpu' and CUDA shows none here; accepted: auto or cpu")
+    return ("gpu", found) if found else ("cpu", None)
 
 
 def environment(found: Gpu | None) -> dict:

@@ -1,7 +1,6 @@
 """Rows as a table for people and as a JSON file for programs."""
 
 import json
-import os
 import tempfile
 from pathlib import Path
 
@@ -10,8 +9,8 @@ from tabulate import tabulate
 SCHEMA = 1
 
 
-class ReportError(ValueError):
-    """A result file that cannot be written or added to."""
+class Unusable(ValueError):
+    """A request that turns out impossible to carry out: a result file, a variant."""
 
 
 KEY = ("operator", "backend", "variant", "case")  # what makes a row the same row in another run
@@ -44,6 +43,7 @@ def table(rows: list[dict]) -> str:
         count = lambda verdict: sum(row["verdict"] == verdict for row in group) or ""
         compared = [row for row in group if row["error_over_bound"] is not None]
         ulps = [row["max_ulp"] for row in compared]
+        timed = [row for row in group if row["seconds"] is not None]
         lines.append(
             {
                 "operator": operator,
@@ -59,10 +59,10 @@ def table(rows: list[dict]) -> str:
                 "error/bound": f"{max(float(row['error_over_bound']) for row in compared):.3g}" if compared else "",
                 "max ulp": "NaN" if None in ulps else max(ulps, default=""),
                 "bitwise": f"{sum(row['bitwise_equal'] for row in compared)}/{len(compared)}" if compared else "",
-                "seconds": f"{sum(row['seconds'] or 0 for row in group):.2f}",
+                "seconds": f"{sum(row['seconds'] for row in timed):.2f}" if timed else "",
             }
         )
-    for column in ("inaccurate", "unsupported"):
+    for column in ("variant", "inaccurate", "unsupported"):
         if not any(line[column] for line in lines):
             for line in lines:
                 del line[column]
@@ -85,46 +85,56 @@ def _alignment(lines: list[dict]) -> list[str]:
 def read(path: Path) -> dict | None:
     """A result file of this schema, or None where there is none yet.
 
-    Raises ReportError for anything else.
+    Raises Unusable for anything else.
     """
     try:
         document = json.loads(path.read_text())
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ReportError(f"{path} is no result file: {error}") from None
+        raise Unusable(f"{path} is no result file: {error}") from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA or "rows" not in document:
-        raise ReportError(f"{path} is no result file of schema {SCHEMA}")
+        raise Unusable(f"{path} is no result file of schema {SCHEMA}")
     return document
 
 
-def check_writable(path: Path, environment: dict) -> None:
-    """Raise ReportError unless rows of this environment can be written to ``path``."""
+def check_writable(path: Path) -> None:
+    """Raise Unusable unless a file can be put at ``path``."""
     if path.is_dir():
-        raise ReportError(f"{path} is a directory; accepted: a file's path")
+        raise Unusable(f"{path} is a directory; accepted: a file's path")
     try:
         tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
-        raise ReportError(f"{path} cannot be written: {error.strerror}; accepted: a path in a writable directory") from None
+        raise Unusable(f"{path} cannot be written: {error.strerror}; accepted: a path in a writable directory") from None
+
+
+def check_mergeable(path: Path, environment: dict) -> None:
+    """Raise Unusable unless rows of this environment can be written to ``path``, beside those that are there."""
+    check_writable(path)
     document = read(path)
     if document is not None:
         there, here = dict(document["environment"]), dict(environment)
         there.pop("date", None), here.pop("date")
         differing = [name for name in here if there.get(name) != here[name]]
         if differing:
-            raise ReportError(f"{path} holds rows of another environment ({', '.join(differing)}); accepted: a new path")
+            raise Unusable(f"{path} holds rows of another environment ({', '.join(differing)}); accepted: a new path")
 
 
 def write(path: Path, environment: dict, rows: list[dict], fields: tuple[str, ...] = KEY) -> None:
-    """Write the rows, keeping those of an earlier run that were not made anew; the file changes whole or not at all."""
+    """Write the rows, keeping those of an earlier run that were not made anew."""
     document = read(path)
     kept = {key(row, fields): row for row in document["rows"]} if document else {}
     if fields is KEY:
         for row in rows:  # a crash may have left a row whose variant nobody knew
             kept.pop(key(row | {"variant": None}), None)
     kept |= {key(row, fields): row for row in rows}
-    text = json.dumps({"schema": SCHEMA, "environment": environment, "rows": list(kept.values())}, indent=1, allow_nan=False)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        file.write(text + "\n")
-    os.chmod(file.name, 0o644)
-    os.replace(file.name, path)
+    replace(path, {"schema": SCHEMA, "environment": environment, "rows": list(kept.values())})
+
+
+def replace(path: Path, document: dict) -> None:
+    """Write a result file, whole or not at all."""
+    text = json.dumps(document, indent=1, allow_nan=False) + "\n"
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        new = Path(scratch) / path.name
+        new.write_text(text)
+        new.replace(path)

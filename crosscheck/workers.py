@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import tempfile
+import warnings
 from pathlib import Path
 
 from crosscheck import backends
@@ -25,6 +26,8 @@ def _serve(connection, log: str, tier: str, device: str) -> None:
     os.dup2(descriptor, 2)
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    # Deprecated API in our own code is an error, in a stranger's module or a framework it is not.
+    warnings.filterwarnings("error", category=DeprecationWarning, module="(cupy|triton|pallas)_impl|crosscheck|reference")
     runner = Runner(tier, device)
     while True:
         try:
@@ -73,7 +76,8 @@ class _Worker:
 class Workers:
     """Makes rows in processes of their own. Use as a context manager."""
 
-    def __init__(self, tier: str, device: str, timeout: float = TIMEOUT):
+    def __init__(self, tier: str, device: str | None, timeout: float = TIMEOUT):
+        """device: the GPU's name. timeout: seconds a row may take."""
         self.tier, self.device, self.timeout = tier, device, timeout
         self._workers: dict[tuple, _Worker] = {}
 
@@ -92,9 +96,7 @@ class Workers:
         return environment, self._workers[environment]
 
     def variants(self, backend: str, operator: str) -> list[str]:
-        """Names of a backend's variants of an operator; [] where it cannot run here or lacks the operator."""
-        if backends.find(backend).unavailable(self.tier):
-            return []
+        """Names of the variants of an operator that a backend which can run here has."""
         _, worker = self._worker(backend)
         worker.connection.send((backend, operator))
         return list(worker.connection.recv()[0])

@@ -106,6 +106,14 @@ def words(names) -> str:
     return f"{', '.join(first)} or {last}" if first else last
 
 
+def among(what: str, value: str, accepted) -> str:
+    """``value`` itself if it is accepted; otherwise ValueError."""
+    if value not in accepted:
+        names = list(accepted)
+        raise ValueError(f"{what} is {value!r}; accepted: {words(names) if len(names) <= 12 else f'one of {len(names)}'}")
+    return value
+
+
 def wrong_type(name: str, value: object, accepted: str) -> TypeError:
     """The error for an argument that is no array of the implementation's framework."""
     kind = type(value)
@@ -139,9 +147,9 @@ def pick(variants: tuple[Variant, ...], name: str | None, dtype: str, arch: str 
     arch None (an interpreter, the host build) leaves the architecture out of it.
     Raises ValueError for an unknown name, Unsupported where dtype or architecture is not covered.
     """
-    named = [v for v in variants if v.name == name] if name is not None else list(reversed(variants))
-    if not named:
-        raise ValueError(f"variant is {name!r}; accepted: {words(v.name for v in variants)}")
+    if name is not None:
+        among("variant", name, [v.name for v in variants])
+    named = [v for v in reversed(variants) if name in (None, v.name)]
     for variant in named:
         if dtype in variant.dtypes and (arch is None or variant.runs_on(arch)):
             return variant

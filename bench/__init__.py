@@ -1,0 +1,1 @@
+"""Measures what ``crosscheck`` has found right."""

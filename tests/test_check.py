@@ -1,0 +1,194 @@
+"""The check itself: right functions pass, and every way of being wrong that it knows is seen."""
+
+import numpy as np
+import pytest
+
+import crosscheck
+from crosscheck.cases import CASES
+from crosscheck.runner import Task
+from crosscheck.workers import Workers
+from tests.doubles.right import vector_add as right
+
+CASE = "vector_add-float32-1025"
+
+
+def check(fn, cases=(CASE,)):
+    return crosscheck.check(fn, operator="vector_add", cases=cases, arrays="numpy", device="cpu")
+
+
+def test_right_passes_every_case():
+    rows = crosscheck.check(right, operator="vector_add", arrays="numpy", device="cpu")
+    assert {row["case"] for row in rows} == {c.id for c in CASES.values() if c.operator == "vector_add" and "cpu" in c.sets}
+    assert all(row["verdict"] == "pass" and row["bitwise_equal"] for row in rows)
+
+
+def zeros(x, y):
+    return np.zeros_like(x)
+
+
+def the_input(x, y):
+    return x
+
+
+def subtract(x, y):
+    return x - y
+
+
+def truncated(x, y):
+    total = x.astype(np.float32) + y.astype(np.float32)
+    return (total.view(np.uint32) >> 16 << 16).view(np.float32).astype(x.dtype)
+
+
+def not_a_number(x, y):
+    return np.where(np.arange(len(x)) == 7, np.nan, x + y).astype(x.dtype)
+
+
+def one_not_written(x, y, out):
+    np.add(x, y, out=out)
+    out[512] = np.uint32(0x7FC5A5A5).view(np.float32)  # as it was
+    return out
+
+
+def past_the_end(x, y, out):
+    np.add(x, y, out=out)
+    out.base[out.base.size - 4096 + 2] = 0
+    return out
+
+
+def before_the_start(x, y, out):
+    np.add(x, y, out=out)
+    out.base[4095] = 0
+    return out
+
+
+def input_changed(x, y):
+    total = x + y
+    y[3] += 1
+    return total
+
+
+def wrong_dtype(x, y):
+    return x.astype(np.float64) + y
+
+
+def wrong_shape(x, y):
+    return (x + y)[:-1]
+
+
+def two_results(x, y):
+    return x + y, x
+
+
+def a_word(x, y):
+    return "sum"
+
+
+def raises(x, y):
+    raise RuntimeError("no such luck")
+
+
+@pytest.mark.parametrize(
+    "fn, case, reason",
+    [
+        (zeros, CASE, "out[0] is 0, the reference "),
+        (the_input, CASE, "out[0] is "),
+        (subtract, CASE, "bound 0"),
+        (truncated, "vector_add-bfloat16-1025", "rounded "),
+        (not_a_number, CASE, "out[7] is nan"),
+        (one_not_written, CASE, "1 of 1025 elements of out were not written"),
+        (past_the_end, CASE, "1 of 4096 elements past the end of out were written, the nearest 3 away"),
+        (before_the_start, CASE, "1 of 4096 elements before out were written, the nearest 1 away"),
+        (input_changed, CASE, "the call wrote to its input y"),
+        (wrong_dtype, CASE, "dtype float64; expected: (1025,), float32"),
+        (wrong_shape, CASE, "out has shape (1024,); expected: (1025,)"),
+        (two_results, CASE, "2 outputs were returned; expected: out"),
+        (a_word, CASE, "out is a builtins.str; expected: an array of numpy"),
+        (raises, CASE, "RuntimeError: no such luck (test_check.py:"),
+    ],
+)
+def test_wrong_fails(fn, case, reason):
+    (row,) = check(fn, [case])
+    assert row["verdict"] == "fail"
+    assert reason in row["reason"]
+
+
+def test_one_backend_cannot_spoil_the_inputs_of_the_next():
+    first, second = check(input_changed, [CASE, CASE])
+    assert first["inputs_sha256"] == second["inputs_sha256"]
+    assert first["error_over_bound"] == second["error_over_bound"] == 0
+
+
+@pytest.mark.parametrize("distribution", ("zeros", "constant"))
+def test_zeros_and_constants_are_weak_inputs_and_not_the_only_ones(distribution):
+    """Why no operator is checked on them alone: a wrong function can pass."""
+    (row,) = check(lambda x, y: y + y, [f"vector_add-float32-1031-{distribution}"])
+    assert row["verdict"] == "pass"
+    assert check(lambda x, y: y + y)[0]["verdict"] == "fail"
+
+
+def test_inputs_are_the_same_bytes_everywhere():
+    (row,) = check(right)
+    assert row["inputs_sha256"] == "5604084001316f1c14a64a0ec18824dffe66c45e0a319d3f513744e8f9eee7ba"
+
+
+def test_refused_names():
+    for arguments, message in (
+        ({"operator": "vectoradd"}, "operator is 'vectoradd'; accepted: "),
+        ({"arrays": "list"}, "arrays is 'list'; accepted: numpy, torch, cupy or jax"),
+        ({"device": "tpu"}, "device is 'tpu'; accepted: auto, gpu or cpu"),
+        ({"cases": ["vector_add-float32-1026"]}, "case is 'vector_add-float32-1026'; accepted: "),
+    ):
+        with pytest.raises(ValueError, match=message):
+            crosscheck.check(right, **{"operator": "vector_add", "arrays": "numpy", "device": "cpu"} | arguments)
+
+
+# Processes
+
+
+def test_a_crash_costs_its_own_row():
+    with Workers("cpu", None) as workers:
+        rows = [workers.run(Task("tests.doubles.crash", CASES[f"vector_add-float32-{n}"]))[0] for n in (1023, 1025, 2047)]
+    assert [row["verdict"] for row in rows] == ["pass", "fail", "pass"]
+    assert rows[1]["reason"] == "the process died (SIGABRT): Fatal Python error: Aborted"
+
+
+def test_a_hang_is_ended():
+    with Workers("cpu", None, timeout=4) as workers:
+        (row,) = workers.run(Task("tests.doubles.hang", CASES[CASE]))
+        assert (row["verdict"], row["reason"]) == ("fail", "no answer within 4 s")
+        assert workers.run(Task("tests.doubles.right", CASES[CASE]))[0]["verdict"] == "pass"
+
+
+def test_a_race_in_pallas_is_a_failure(pytestconfig):
+    """Two warpgroups and one scratch buffer without a barrier between them."""
+    pytest.importorskip("jax")
+    if pytestconfig.tier != "cpu":
+        pytest.skip("the race detector is the interpreter's")
+    import functools
+
+    import jax
+    from jax import lax
+    from jax.experimental.pallas import mosaic_gpu as plgpu
+
+    from crosscheck import backends
+
+    def kernel(x_ref, out_ref, scratch):
+        thread = lax.axis_index("warpgroup")
+        scratch[...] = x_ref[...] + thread
+        out_ref[thread] = scratch[...]
+
+    def racy(x, variant, interpret):
+        run = plgpu.kernel(
+            kernel,
+            out_type=jax.ShapeDtypeStruct((2, 128), x.dtype),
+            scratch_types=[plgpu.SMEM((128,), x.dtype)],
+            num_threads=2,
+            thread_name="warpgroup",
+            interpret=interpret,
+        )
+        return run(x)
+
+    pallas = backends.find("pallas")
+    watched = backends.watch_races(functools.partial(racy, variant=None, **pallas.cpu_arguments()))
+    with pytest.raises(backends.Race, match="RACE DETECTED"):
+        watched(jax.numpy.ones(128))

@@ -1,0 +1,79 @@
+"""Known faults in the real kernels are caught, and a fault that no longer fits its source is noticed."""
+
+import pytest
+
+from crosscheck import backends, faults
+from crosscheck.cases import CASES, OPERATORS
+from crosscheck.faults import Fault
+
+ALL = [(operator, fault) for operator in OPERATORS for fault in faults.load(operator)]
+
+
+@pytest.mark.parametrize("operator, fault", ALL, ids=[f"{op}-{f.backend}-{f.name}".replace(" ", "_") for op, f in ALL])
+def test_faults_fit_their_sources(operator, fault, tmp_path):
+    copy = tmp_path / fault.file
+    copy.parent.mkdir(parents=True)
+    copy.write_text((faults.ROOT / fault.file).read_text())
+    faults.apply(fault, tmp_path)
+    assert fault.replacement in copy.read_text()
+    assert {CASES[case].operator for case in fault.cases} == {operator}
+    assert set(fault.tiers) <= {"cpu", "gpu"}
+
+
+def test_three_faults_or_more_of_each_implementation_show_on_each_tier():
+    for tier in ("cpu", "gpu"):
+        for name in backends.IMPLEMENTATIONS:
+            for operator in OPERATORS:
+                own = [f for op, f in ALL if op == operator and f.backend == name and tier in f.tiers]
+                assert len(own) >= 3, (tier, name, operator)
+
+
+@pytest.mark.parametrize("text, times", [("no such text", 0), ("i", "many")])
+def test_a_stale_fault_is_an_error(tmp_path, text, times):
+    (tmp_path / "kernel.cu").write_text("int i = 0; ++i;\n")
+    with pytest.raises(faults.StaleFault, match="a fault needs it once"):
+        faults.apply(Fault("cuda", "stale", "kernel.cu", text, "", ()), tmp_path)
+
+
+def test_all_are_caught(pytestconfig):
+    rows = faults.check(list(OPERATORS), list(backends.IMPLEMENTATIONS), pytestconfig.tier)
+    missed = [row for row in rows if row["verdict"] == "pass"]
+    assert not missed, missed
+    for row in rows:
+        absent = backends.find(row["backend"]).unavailable(pytestconfig.tier)
+        here = row["reason"] and row["reason"].startswith("shows only on")
+        assert row["verdict"] == "fail" or absent or here, row
+
+
+def row(verdict="fail", reason="", error=None):
+    return {"verdict": verdict, "reason": reason, "error_over_bound": error, "case": "a"}
+
+
+@pytest.mark.parametrize(
+    "reason, error, by",
+    [
+        ("3 of 1025 elements of out were not written", "inf", "unwritten elements"),
+        ("1 of 4096 elements past the end of out were written, the nearest 1 away", 0, "guard bands"),
+        ("the call wrote to its input x", 0, "inputs compared"),
+        ("no answer within 300 s", None, "timeout"),
+        ("Race: RACE DETECTED", None, "race detector"),
+        ("the process died (SIGSEGV)", None, "crash"),
+        ("out[0] is 1, the reference 2", 3.0, "bound"),
+        ("IndexError: Out-of-bounds read", None, "error"),
+    ],
+)
+def test_what_caught_it(reason, error, by):
+    assert faults.caught_by([row("pass"), row(reason=reason, error=error)])["caught_by"] == by
+
+
+def test_nothing_caught_it():
+    assert faults.caught_by([row("pass"), row("not run")]) is None
+
+
+def test_a_control_that_fails_is_no_catch(monkeypatch):
+    """A check that fails without the fault would catch anything."""
+    fault = Fault("cuda", "any", "cuda/vector_add.cu", "", "", ("a",))
+    monkeypatch.setattr(faults, "run", lambda *_: [row("fail", "broken anyway")])
+    reason = faults.control("cuda", [fault], "cpu")
+    assert reason == "without a fault a is fail: broken anyway"
+    assert faults.judge("vector_add", fault, "cpu", {"cuda": reason})["verdict"] == "not run"
