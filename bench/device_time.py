@@ -75,15 +75,15 @@ def main(argv: list[str] | None = None) -> int:
     options = p.parse_args(argv)
     try:
         case = CASES[among("--case", options.case, CASES)]
-        tier, found = machine.find_tier("gpu")
-        environment = machine.environment(found)
+        gpu = machine.find_gpu("gpu")
+        environment = machine.environment(gpu)
         if options.json:
             report.check_writable(options.json)
     except ValueError as error:
         print(f"python -m bench.device_time: {error}", file=sys.stderr)
         return 2
 
-    runner = Runner(tier, found.name)
+    runner = Runner(gpu)
     functions, rows = {}, {}
     for name in backends.BACKENDS:
         (row, *_) = runner.run(Task(name, case))
@@ -91,7 +91,7 @@ def main(argv: list[str] | None = None) -> int:
             print(f"{name}: {row['verdict']}: {row['reason']}", file=sys.stderr)
             continue
         backend = backends.find(name)
-        function, kind = backend.function(case.operator, None, tier), backend.kind(tier)
+        function, kind = backend.function(case.operator, row["variant"], "gpu"), backend.kind("gpu")
         arrays, wait = runner.inputs.native(kind), runner.adapters[kind].wait
         functions[name] = lambda f=function, a=arrays, w=wait: w([f(*a, **case.arguments)])
         rows[name] = row

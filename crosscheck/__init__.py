@@ -24,18 +24,18 @@ def check(
     """
     from crosscheck.arrays import KINDS
     from crosscheck.cases import CASES, OPERATORS
-    from crosscheck.machine import find_tier
+    from crosscheck.machine import find_gpu
     from crosscheck.runner import Runner, Task
     from reference.contract import among
 
     among("operator", operator, OPERATORS)
     among("arrays", arrays, KINDS)
-    tier, found = find_tier(device)
+    gpu = find_gpu(device)
     if cases is None:
-        chosen = [c for c in CASES.values() if c.operator == operator and tier in c.sets]
+        chosen = [c for c in CASES.values() if c.operator == operator and ("gpu" if gpu else "cpu") in c.sets]
     else:
         own = {name: c for name, c in CASES.items() if c.operator == operator}
         chosen = [own[among("case", name, own)] for name in cases]
     name = getattr(fn, "__name__", "fn")
-    runner = Runner(tier, found and found.name, {name: (fn, arrays)})
+    runner = Runner(gpu, {name: (fn, arrays)})
     return [runner.run(Task(name, case))[0] for case in chosen]

@@ -97,16 +97,17 @@ def main(argv: list[str] | None = None) -> int:
 
 def check_job(options: argparse.Namespace) -> Callable[[], int]:
     """What the command line asks for; ValueError where it cannot be carried out."""
-    tier, found = machine.find_tier(options.device)
+    gpu = machine.find_gpu(options.device)
+    tier = "gpu" if gpu else "cpu"
     cases = choose_cases(options, tier)
     required = [name for name in options.require.split(",") if name]
     chosen = choose_backends(options, tier, cases, required)
-    environment = machine.environment(found)
     if options.list:
-        return lambda: show(cases, chosen, tier, environment["gpu"])
+        return lambda: show(cases, chosen, gpu)
+    environment = machine.environment(gpu)
     if options.json:
         report.check_mergeable(options.json, environment)
-    return lambda: check(options, tier, environment, cases, chosen, required)
+    return lambda: check(options, gpu, environment, cases, chosen, required)
 
 
 def choose_cases(options: argparse.Namespace, tier: str) -> list[Case]:
@@ -148,13 +149,13 @@ def check_module(name: str, operators: set[str]) -> None:
         raise ValueError(f"--module is {name!r}, which has no function of an operator; accepted: {words(sorted(operators))}")
 
 
-def check(options, tier: str, environment: dict, cases: list[Case], chosen: list[str], required: list[str]) -> int:
+def check(options, gpu, environment: dict, cases: list[Case], chosen: list[str], required: list[str]) -> int:
     operators = list(dict.fromkeys(c.operator for c in cases))
     rows: dict[tuple, dict] = {}
-    with Workers(tier, environment["gpu"]) as workers:
+    with Workers(gpu) as workers:
         plan = {op: [(name, v) for name in chosen for v in variants(options.variant, name, op, workers)] for op in operators}
         if options.variant and options.variant != ["all"] and not any(v for pairs in plan.values() for _, v in pairs):
-            able = [name for name in chosen if not backends.find(name).unavailable(tier)]
+            able = [name for name in chosen if not backends.find(name).unavailable(environment["device"])]
             known = [v for op in operators for name in able for v in workers.variants(name, op)]
             raise report.Unusable(f"--variant is {' '.join(options.variant)!r}; accepted: all, {words(dict.fromkeys(known))}")
         tasks = [Task(name, case, variant) for case in cases for name, variant in plan[case.operator]]
@@ -175,7 +176,7 @@ def check(options, tier: str, environment: dict, cases: list[Case], chosen: list
 
 def variants(asked: list[str] | None, backend: str, operator: str, workers: Workers) -> list[str | None]:
     """Which variants of a backend to run; [None] is its best, or the reason why there is none."""
-    if asked is None or backends.find(backend).role == "baseline" or backends.find(backend).unavailable(workers.tier):
+    if asked is None or backends.find(backend).role == "baseline" or backends.find(backend).unavailable("gpu" if workers.gpu else "cpu"):
         return [None]
     has = workers.variants(backend, operator)
     return has if asked == ["all"] else [name for name in has if name in asked]
@@ -193,10 +194,10 @@ def track(tasks: list[Task]):
             progress.advance(bar)
 
 
-def show(cases: list[Case], chosen: list[str], tier: str, gpu: str | None) -> int:
+def show(cases: list[Case], chosen: list[str], gpu: machine.Gpu | None) -> int:
     for name in chosen:
         backend = backends.find(name)
-        print(f"{name}: {backend.unavailable(tier) or backend.where(tier, gpu)}")
+        print(f"{name}: {backend.unavailable('gpu' if gpu else 'cpu') or backend.where(gpu)}")
     print(*(case.id for case in cases), sep="\n")
     return 0
 
@@ -206,17 +207,17 @@ def show(cases: list[Case], chosen: list[str], tier: str, gpu: str | None) -> in
 
 def faults_job(options: argparse.Namespace) -> Callable[[], int]:
     """What the command line asks for; ValueError where it cannot be carried out."""
-    tier, found = machine.find_tier(options.device)
+    gpu = machine.find_gpu(options.device)
     each("--op", options.op, OPERATORS)
     each("--backend", options.backend, backends.IMPLEMENTATIONS)
-    environment = machine.environment(found)
+    environment = machine.environment(gpu)
     if options.json:
         report.check_mergeable(options.json, environment)
-    return lambda: check_faults(options, tier, environment)
+    return lambda: check_faults(options, environment)
 
 
-def check_faults(options: argparse.Namespace, tier: str, environment: dict) -> int:
-    rows = faults.check(options.op or list(OPERATORS), options.backend or list(backends.IMPLEMENTATIONS), tier)
+def check_faults(options: argparse.Namespace, environment: dict) -> int:
+    rows = faults.check(options.op or list(OPERATORS), options.backend or list(backends.IMPLEMENTATIONS), environment["device"])
     if options.json:
         report.write(options.json, environment, rows, ("operator", "backend", "fault"))
     print(faults.table(rows))

@@ -16,7 +16,8 @@ from typing import Callable, Mapping
 import numpy as np
 
 from crosscheck.cases import OPERATORS, Case
-from reference.contract import words
+from crosscheck.machine import Gpu
+from reference.contract import pick, words
 
 
 class Race(RuntimeError):
@@ -45,19 +46,25 @@ class Backend:
         """The arrays it takes: a key of ``crosscheck.arrays.KINDS``."""
         raise NotImplementedError
 
-    def where(self, tier: str, device: str) -> str:
-        """Where its rows run; device: the GPU's name."""
-        return device if tier == "gpu" else "CPU"
+    without_gpu = "CPU"  # where it runs then, in the table's words
+
+    def where(self, gpu: Gpu | None) -> str:
+        """Where its rows run."""
+        return gpu.name if gpu else self.without_gpu
 
     def variants(self, operator: str) -> tuple[str, ...]:
         """Names of its variants of an operator, () where it does not have the operator."""
         raise NotImplementedError
 
+    def best(self, operator: str, dtype: str, gpu: Gpu | None) -> str:
+        """The variant that is meant where none is named."""
+        return self.variants(operator)[0]
+
     def not_run(self, case: Case, tier: str, values: list[np.ndarray]) -> str | None:
         """Why a case says nothing here, or None. values: the case's inputs and its rounded outputs."""
         return None
 
-    def function(self, operator: str, variant: str | None, tier: str) -> Callable:
+    def function(self, operator: str, variant: str, tier: str) -> Callable:
         """``f(*inputs, out=..., **arguments)``; ``out`` only where its signature has it."""
         raise NotImplementedError
 
@@ -74,7 +81,10 @@ class Implementation(Backend):
     def variants(self, operator: str) -> tuple[str, ...]:
         return tuple(v.name for v in self.module(operator).VARIANTS[operator])
 
-    def function(self, operator: str, variant: str | None, tier: str) -> Callable:
+    def best(self, operator: str, dtype: str, gpu: Gpu | None) -> str:
+        return pick(self.module(operator).VARIANTS[operator], None, dtype, gpu and gpu.arch).name
+
+    def function(self, operator: str, variant: str, tier: str) -> Callable:
         extra = {"variant": variant} | (self.cpu_arguments() if tier == "cpu" else {})
         return functools.partial(getattr(self.module(operator), operator), **extra)
 
@@ -83,6 +93,8 @@ class Implementation(Backend):
 
 
 class Cuda(Implementation):
+    without_gpu = "host build"
+
     def unavailable(self, tier: str) -> str | None:
         if tier == "gpu":
             return super().unavailable(tier)
@@ -93,9 +105,6 @@ class Cuda(Implementation):
     def kind(self, tier: str) -> str:
         return "cupy" if tier == "gpu" else "numpy"
 
-    def where(self, tier: str, device: str) -> str:
-        return device if tier == "gpu" else "host build"
-
     def cpu_arguments(self) -> Mapping[str, object]:
         from cupy_impl import host
 
@@ -103,11 +112,10 @@ class Cuda(Implementation):
 
 
 class Triton(Implementation):
+    without_gpu = "interpreter"
+
     def kind(self, tier: str) -> str:
         return "torch"
-
-    def where(self, tier: str, device: str) -> str:
-        return device if tier == "gpu" else "interpreter"
 
     def not_run(self, case: Case, tier: str, values: list[np.ndarray]) -> str | None:
         if tier == "cpu" and case.dtype == "bfloat16":
@@ -116,16 +124,15 @@ class Triton(Implementation):
 
 
 class Pallas(Implementation):
+    without_gpu = "interpreter"
+
     def kind(self, tier: str) -> str:
         return "jax"
-
-    def where(self, tier: str, device: str) -> str:
-        return device if tier == "gpu" else "interpreter"
 
     def not_run(self, case: Case, tier: str, values: list[np.ndarray]) -> str | None:
         return _flushed(values) if tier == "cpu" else None
 
-    def function(self, operator: str, variant: str | None, tier: str) -> Callable:
+    def function(self, operator: str, variant: str, tier: str) -> Callable:
         call = super().function(operator, variant, tier)
         return call if tier == "gpu" else watch_races(call)
 
@@ -183,11 +190,11 @@ class Baseline(Backend):
     def not_run(self, case: Case, tier: str, values: list[np.ndarray]) -> str | None:
         return _flushed(values) if self.name == "jax" and tier == "cpu" else None
 
-    def function(self, operator: str, variant: str | None, tier: str) -> Callable:
+    def function(self, operator: str, variant: str, tier: str) -> Callable:
         from crosscheck import baselines
 
         functions = baselines.FUNCTIONS[self.name, operator]
-        return functions[variant if variant is not None else next(iter(functions))]
+        return functions[variant]
 
 
 @dataclass(frozen=True)
@@ -206,7 +213,7 @@ class Foreign(Backend):
     def variants(self, operator: str) -> tuple[str, ...]:
         return (operator,) if hasattr(self.module(), operator) else ()
 
-    def function(self, operator: str, variant: str | None, tier: str) -> Callable:
+    def function(self, operator: str, variant: str, tier: str) -> Callable:
         return getattr(self.module(), operator)
 
 

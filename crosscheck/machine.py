@@ -42,8 +42,8 @@ def gpu() -> Gpu | None:
     return Gpu(name.value.decode().removeprefix("NVIDIA "), arch, f"{major}.{minor}")
 
 
-def find_tier(device: str) -> tuple[str, Gpu | None]:
-    """``("gpu", the GPU)`` or ``("cpu", None)`` for ``"auto"``, ``"gpu"`` or ``"cpu"``.
+def find_gpu(device: str) -> Gpu | None:
+    """Where to run for ``"auto"``, ``"gpu"`` or ``"cpu"``: a GPU, or None for the CPU.
 
     Raises ValueError for another word, or for a GPU asked for and not there.
     """
@@ -51,7 +51,7 @@ def find_tier(device: str) -> tuple[str, Gpu | None]:
     found = None if device == "cpu" else gpu()
     if device == "gpu" and found is None:
         raise ValueError("device is 'gpu' and CUDA shows none here; accepted: auto or cpu")
-    return ("gpu", found) if found else ("cpu", None)
+    return found
 
 
 def environment(found: Gpu | None) -> dict:

@@ -132,8 +132,12 @@ def write(path: Path, environment: dict, rows: list[dict], fields: tuple[str, ..
 
 
 def replace(path: Path, document: dict) -> None:
-    """Write a result file, whole or not at all."""
-    text = json.dumps(document, indent=1, allow_nan=False) + "\n"
+    """Write a result file, whole or not at all, each row on a line of its own."""
+    parts = []
+    for name, value in document.items():
+        lines = [json.dumps(item, allow_nan=False) for item in value] if isinstance(value, list) else None
+        parts.append(f'"{name}": ' + ("[\n" + ",\n".join(lines) + "\n]" if lines else json.dumps(value, allow_nan=False)))
+    text = "{\n" + ",\n".join(parts) + "\n}\n"
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         new = Path(scratch) / path.name
         new.write_text(text)

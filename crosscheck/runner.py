@@ -13,6 +13,7 @@ from crosscheck import backends
 from crosscheck.arrays import GUARD, KINDS, POISON, Poisoned, poison_bits
 from crosscheck.cases import OPERATORS, Case
 from crosscheck.compare import Judgement, judge
+from crosscheck.machine import Gpu
 from reference.contract import Expected, Unsupported, round_once
 
 
@@ -25,8 +26,8 @@ class Task:
     variant: str | None = None
 
 
-def new_row(task: Task, tier: str, device: str) -> dict:
-    """A row with nothing in it yet; tier: ``"gpu"`` or ``"cpu"``; device: the GPU's name."""
+def new_row(task: Task, gpu: Gpu | None) -> dict:
+    """A row with nothing in it yet."""
     backend, case = backends.find(task.backend), task.case
     return {
         "operator": case.operator,
@@ -38,7 +39,7 @@ def new_row(task: Task, tier: str, device: str) -> dict:
         "shape": dict(case.shape),
         "arguments": dict(case.arguments),
         "inputs_sha256": None,
-        "where": backend.where(tier, device),
+        "where": backend.where(gpu),
         "verdict": "not run",
         "error_over_bound": None,
         "max_ulp": None,
@@ -110,28 +111,30 @@ class Adapters(dict):
 class Runner:
     """Runs tasks in this process; keeps the inputs of the case it is at."""
 
-    def __init__(self, tier: str, device: str, functions: dict | None = None):
-        """functions: name -> (function, kind of arrays), for callables that are no backends by name."""
-        self.tier, self.device, self.functions = tier, device, functions or {}
-        self.adapters = Adapters(tier)
+    def __init__(self, gpu: Gpu | None, functions: dict | None = None):
+        """gpu: where to run, None for the CPU. functions: name -> (function, kind of arrays), beside the backends."""
+        self.gpu, self.functions = gpu, functions or {}
+        self.tier = "gpu" if gpu else "cpu"
+        self.adapters = Adapters(self.tier)
         self.inputs: Inputs | None = None
         self.broken = False  # the device may not answer any more: use a fresh process
 
     def run(self, task: Task) -> list[dict]:
         """The task's row, and one that passed before and that this task has shown to be wrong, if any."""
-        row = new_row(task, self.tier, self.device)
+        row = new_row(task, self.gpu)
         case, backend = task.case, backends.find(task.backend)
         if task.backend in self.functions:
             function, kind = self.functions[task.backend]
         elif reason := backend.unavailable(self.tier):
             return [row | {"reason": reason}]
         else:
-            variants = backend.variants(case.operator)
-            if not variants:
+            if not backend.variants(case.operator):
                 return [row | {"reason": f"{task.backend} has no {case.operator}"}]
-            if task.variant is None and len(variants) == 1:
-                row["variant"] = variants[0]
-            function = backend.function(case.operator, task.variant, self.tier)
+            try:
+                row["variant"] = task.variant or backend.best(case.operator, case.dtype, self.gpu)
+            except Unsupported as refusal:
+                return [row | {"verdict": "unsupported", "reason": str(refusal)}]
+            function = backend.function(case.operator, row["variant"], self.tier)
             kind = backend.kind(self.tier)
         if self.inputs is None or self.inputs.case.id != case.id:
             self.inputs = None  # free the last case's memory first

@@ -12,6 +12,7 @@ import warnings
 from pathlib import Path
 
 from crosscheck import backends
+from crosscheck.machine import Gpu
 from crosscheck.runner import Runner, Task, new_row
 
 TIMEOUT = 300.0  # seconds a row may take; a kernel that waits for itself takes for ever
@@ -19,7 +20,7 @@ TIMEOUT = 300.0  # seconds a row may take; a kernel that waits for itself takes 
 _GPU_ENVIRONMENT = (("XLA_PYTHON_CLIENT_PREALLOCATE", "false"),)  # else JAX takes most of the memory
 
 
-def _serve(connection, log: str, tier: str, device: str) -> None:
+def _serve(connection, log: str, gpu: Gpu | None) -> None:
     # What frameworks and kernels print goes to a file, whose end is a crashed process's last words.
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND)
     os.dup2(descriptor, 1)
@@ -28,7 +29,7 @@ def _serve(connection, log: str, tier: str, device: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     # Deprecated API in our own code is an error, in a stranger's module or a framework it is not.
     warnings.filterwarnings("error", category=DeprecationWarning, module="(cupy|triton|pallas)_impl|crosscheck|reference")
-    runner = Runner(tier, device)
+    runner = Runner(gpu)
     while True:
         try:
             request = connection.recv()
@@ -43,13 +44,13 @@ def _serve(connection, log: str, tier: str, device: str) -> None:
 
 
 class _Worker:
-    def __init__(self, environment: tuple[tuple[str, str], ...], tier: str, device: str):
+    def __init__(self, environment: tuple[tuple[str, str], ...], gpu: Gpu | None):
         file, name = tempfile.mkstemp(prefix="crosscheck-", suffix=".log")
         os.close(file)
         self.log = Path(name)
         context = multiprocessing.get_context("spawn")
         self.connection, child = context.Pipe()
-        self.process = context.Process(target=_serve, args=(child, name, tier, device), daemon=True)
+        self.process = context.Process(target=_serve, args=(child, name, gpu), daemon=True)
         saved = dict(os.environ)
         os.environ.update(environment)
         try:
@@ -76,9 +77,9 @@ class _Worker:
 class Workers:
     """Makes rows in processes of their own. Use as a context manager."""
 
-    def __init__(self, tier: str, device: str | None, timeout: float = TIMEOUT):
-        """device: the GPU's name. timeout: seconds a row may take."""
-        self.tier, self.device, self.timeout = tier, device, timeout
+    def __init__(self, gpu: Gpu | None, timeout: float = TIMEOUT):
+        """gpu: where to run, None for the CPU. timeout: seconds a row may take."""
+        self.gpu, self.timeout = gpu, timeout
         self._workers: dict[tuple, _Worker] = {}
 
     def __enter__(self):
@@ -90,9 +91,9 @@ class Workers:
         self._workers.clear()
 
     def _worker(self, backend: str) -> tuple[tuple, _Worker]:
-        environment = _GPU_ENVIRONMENT if self.tier == "gpu" else backends.find(backend).cpu_environment
+        environment = _GPU_ENVIRONMENT if self.gpu else backends.find(backend).cpu_environment
         if environment not in self._workers:
-            self._workers[environment] = _Worker(environment, self.tier, self.device)
+            self._workers[environment] = _Worker(environment, self.gpu)
         return environment, self._workers[environment]
 
     def variants(self, backend: str, operator: str) -> list[str]:
@@ -119,7 +120,7 @@ class Workers:
             words = worker.last_words()
             reason = f"the process died ({how})" + (f": {words}" if words else "")
         if reason is not None:
-            rows, broken = [new_row(task, self.tier, self.device) | {"verdict": "fail", "reason": reason}], True
+            rows, broken = [new_row(task, self.gpu) | {"verdict": "fail", "reason": reason}], True
         if broken:
             self._workers.pop(environment).stop()
         return rows

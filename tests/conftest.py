@@ -18,14 +18,14 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     try:
-        tier, found = machine.find_tier(config.getoption("--device"))
+        config.gpu = machine.find_gpu(config.getoption("--device"))
         for name in filter(None, config.getoption("--require").split(",")):
             machine.among("--require", name, backends.BACKENDS)
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
-    config.tier, config.gpu = tier, found and found.name
+    config.tier = "gpu" if config.gpu else "cpu"
     # Before any test module imports a framework.
-    if tier == "cpu":
+    if config.gpu is None:
         os.environ |= {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "TRITON_INTERPRET": "1"}
     else:
         os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
@@ -50,7 +50,7 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture(scope="session")
 def workers(pytestconfig):
-    with Workers(pytestconfig.tier, pytestconfig.gpu) as running:
+    with Workers(pytestconfig.gpu) as running:
         yield running
 
 
@@ -61,7 +61,7 @@ def passes(workers, pytestconfig):
     def run(task: Task) -> None:
         required = pytestconfig.getoption("--require").split(",")
         row, *corrected = workers.run(task)
-        absent = backends.find(task.backend).unavailable(workers.tier)
+        absent = backends.find(task.backend).unavailable(pytestconfig.tier)
         assert not (absent and task.backend in required), f"{task.backend} is required: {absent}"
         if row["verdict"] in ("not run", "unsupported"):
             pytest.skip(f"{row['verdict']}: {row['reason']}")

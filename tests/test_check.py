@@ -146,14 +146,14 @@ def test_refused_names():
 
 
 def test_a_crash_costs_its_own_row():
-    with Workers("cpu", None) as workers:
+    with Workers(None) as workers:
         rows = [workers.run(Task("tests.doubles.crash", CASES[f"vector_add-float32-{n}"]))[0] for n in (1023, 1025, 2047)]
     assert [row["verdict"] for row in rows] == ["pass", "fail", "pass"]
     assert rows[1]["reason"] == "the process died (SIGABRT): Fatal Python error: Aborted"
 
 
 def test_a_hang_is_ended():
-    with Workers("cpu", None, timeout=4) as workers:
+    with Workers(None, timeout=4) as workers:
         (row,) = workers.run(Task("tests.doubles.hang", CASES[CASE]))
         assert (row["verdict"], row["reason"]) == ("fail", "no answer within 4 s")
         assert workers.run(Task("tests.doubles.right", CASES[CASE]))[0]["verdict"] == "pass"

@@ -70,7 +70,7 @@ def implementation(request, pytestconfig):
     backend, tier = backends.find(request.param), pytestconfig.tier
     if reason := backend.unavailable(tier):
         pytest.skip(reason)
-    return backend.function("vector_add", None, tier), KINDS[backend.kind(tier)](tier)
+    return backend.function("vector_add", "vector_add", tier), KINDS[backend.kind(tier)](tier)
 
 
 BAD_CALLS = {
@@ -160,7 +160,7 @@ def test_pallas_under_jit(pytestconfig):
         pytest.skip(reason)
     import jax
 
-    function = backend.function("vector_add", None, pytestconfig.tier)
+    function = backend.function("vector_add", "vector_add", pytestconfig.tier)
     x = jax.numpy.arange(1025.0)
     assert np.array_equal(jax.jit(lambda a: function(a, a) * 2)(x), 4 * np.arange(1025.0))
 
@@ -175,7 +175,7 @@ def test_pallas_parts(monkeypatch, pytestconfig):
     from pallas_impl import vector_add as module
 
     monkeypatch.setattr(module, "PART", 2048)
-    function = backend.function("vector_add", None, pytestconfig.tier)
+    function = backend.function("vector_add", "vector_add", pytestconfig.tier)
     for n in (2047, 2049, 2048 + 1024, 2048 + 1025, 4097):
         jax.clear_caches()
         x = jax.random.normal(jax.random.key(n), (n,))
