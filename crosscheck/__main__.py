@@ -210,6 +210,8 @@ def faults_job(options: argparse.Namespace) -> Callable[[], int]:
     gpu = machine.find_gpu(options.device)
     each("--op", options.op, OPERATORS)
     each("--backend", options.backend, backends.IMPLEMENTATIONS)
+    if not faults.FAULTS.is_dir():
+        raise ValueError("the faults are in tests/faults of a checkout, and this is none; accepted: to run it from one")
     environment = machine.environment(gpu)
     if options.json:
         report.check_mergeable(options.json, environment)

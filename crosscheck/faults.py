@@ -22,6 +22,7 @@ from crosscheck import backends
 from crosscheck.arrays import GUARD
 
 ROOT = Path(__file__).resolve().parent.parent
+FAULTS = ROOT / "tests" / "faults"
 PACKAGES = ("reference", "cuda", "cupy_impl", "triton_impl", "pallas_impl", "crosscheck")
 
 
@@ -48,7 +49,7 @@ class StaleFault(ValueError):
 
 def load(operator: str) -> tuple[Fault, ...]:
     """The faults of an operator, none where it has no file of them."""
-    path = ROOT / "tests" / "faults" / f"{operator}.py"
+    path = FAULTS / f"{operator}.py"
     if not path.exists():
         return ()
     spec = importlib.util.spec_from_file_location(f"faults_{operator}", path)

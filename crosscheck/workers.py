@@ -17,7 +17,8 @@ from crosscheck.runner import Runner, Task, new_row
 
 TIMEOUT = 300.0  # seconds a row may take; a kernel that waits for itself takes for ever
 
-_GPU_ENVIRONMENT = (("XLA_PYTHON_CLIENT_PREALLOCATE", "false"),)  # else JAX takes most of the memory
+# Else JAX takes most of the memory; and on a GPU Triton compiles, whatever the shell says.
+_GPU_ENVIRONMENT = (("XLA_PYTHON_CLIENT_PREALLOCATE", "false"), ("TRITON_INTERPRET", "0"))
 
 
 def _serve(connection, log: str, gpu: Gpu | None) -> None:

@@ -2,29 +2,28 @@
 
 import jax
 
-from reference.contract import ArrayInfo, wrong_type
+from reference.contract import ArrayInfo, Unsupported, wrong_type
 
 
 def describe(name: str, array) -> ArrayInfo:
-    """What the checks need to know of a JAX array, a tracer or a ``jax.Ref``; TypeError for anything else."""
+    """What the checks need to know of a JAX array, a tracer (which has no device yet) or a ``jax.Ref``.
+
+    Raises TypeError for anything else, Unsupported for an array sharded over several devices.
+    """
     if not isinstance(array, (jax.Array, jax.Ref)):
         raise wrong_type(name, array, "jax.Array")
-    return ArrayInfo(array.shape, array.dtype.name, device=_device(array))
-
-
-def _device(array) -> str | None:
     if isinstance(array, jax.core.Tracer):
-        return None
-    device = min(array.sharding.device_set, key=lambda d: d.id)
-    return "cpu" if device.platform == "cpu" else f"{'cuda' if device.platform == 'gpu' else device.platform}:{device.id}"
+        return ArrayInfo(array.shape, array.dtype.name)
+    device, *others = array.sharding.device_set
+    if others:
+        raise Unsupported(f"{name} is sharded over {1 + len(others)} devices; built here: arrays on one device")
+    where = "cpu" if device.platform == "cpu" else f"{device.platform.replace('gpu', 'cuda')}:{device.id}"
+    return ArrayInfo(array.shape, array.dtype.name, device=where)
 
 
 def arch(array, interpret) -> str | None:
-    """The architecture of the array's device, ``"sm_90"``; None under the interpreter.
-
-    A tracer has no device yet: the default one is meant.
-    """
+    """The architecture of the array's device, ``"sm_90"``, for a tracer of the default one; None under the interpreter."""
     if interpret:
         return None
-    device = jax.devices()[0] if isinstance(array, jax.core.Tracer) else min(array.sharding.device_set, key=lambda d: d.id)
+    (device,) = jax.devices()[:1] if isinstance(array, jax.core.Tracer) else array.sharding.device_set
     return "sm_" + device.compute_capability.replace(".", "")

@@ -152,6 +152,13 @@ def test_a_crash_costs_its_own_row():
     assert rows[1]["reason"] == "the process died (SIGABRT): Fatal Python error: Aborted"
 
 
+def test_deprecated_api_in_our_code_is_a_failure():
+    with Workers(None) as workers:
+        rows = [workers.run(Task("tests.doubles.deprecated", CASES[f"vector_add-float32-{n}"]))[0] for n in (1023, 1025)]
+    assert [row["verdict"] for row in rows] == ["pass", "fail"]
+    assert rows[1]["reason"].startswith("DeprecationWarning: do not")
+
+
 def test_a_hang_is_ended():
     with Workers(None, timeout=4) as workers:
         (row,) = workers.run(Task("tests.doubles.hang", CASES[CASE]))

@@ -1,5 +1,10 @@
 """Vector add: the three implementations against the reference, and what each refuses."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -10,6 +15,7 @@ from reference.contract import ArrayInfo
 from reference.vector_add import check
 
 OPERATORS = ("vector_add",)
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_agreement(agreement, passes):
@@ -163,6 +169,49 @@ def test_pallas_under_jit(pytestconfig):
     function = backend.function("vector_add", "vector_add", pytestconfig.tier)
     x = jax.numpy.arange(1025.0)
     assert np.array_equal(jax.jit(lambda a: function(a, a) * 2)(x), 4 * np.arange(1025.0))
+
+
+def test_pallas_refuses_sharded_arrays():
+    pytest.importorskip("jax")
+    code = """
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+from jax.experimental.pallas import mosaic_gpu as plgpu
+from pallas_impl.vector_add import vector_add
+x = jax.device_put(jax.numpy.ones(8), NamedSharding(jax.make_mesh((2,), ("d",)), PartitionSpec("d")))
+try:
+    vector_add(x, x, interpret=plgpu.InterpretGPUParams())
+except NotImplementedError as error:
+    print(error)
+"""
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=ROOT)
+    assert done.stdout == "x is sharded over 2 devices; built here: arrays on one device\n", done.stderr
+
+
+@pytest.mark.parametrize("name", ("cuda", "triton"))
+def test_current_stream(name, pytestconfig):
+    """The kernel waits for what its stream has to do before it, and for no other stream."""
+    if pytestconfig.tier != "gpu":
+        pytest.skip("streams are a GPU's")
+    import cupy
+    import torch
+
+    function = backends.find(name).function("vector_add", "vector_add", "gpu")
+    n = 1 << 20
+    x, y, out = torch.zeros(n, device="cuda"), torch.zeros(n, device="cuda"), torch.zeros(n, device="cuda")
+    arrays = [cupy.from_dlpack(t) for t in (x, y, out)] if name == "cuda" else [x, y, out]
+    function(*arrays[:2], out=arrays[2])  # compiled before the clock runs
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream), cupy.cuda.ExternalStream(stream.cuda_stream):
+        torch.cuda._sleep(200_000_000)  # a tenth of a second
+        x.fill_(1)
+        y.fill_(2)
+        function(*arrays[:2], out=arrays[2])
+        assert not stream.query(), "the call waited for the device"
+    stream.synchronize()
+    assert bool((out == 3).all())
 
 
 def test_pallas_parts(monkeypatch, pytestconfig):
