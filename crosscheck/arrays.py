@@ -67,8 +67,9 @@ class TorchArrays:
         self._bits = {2: torch.int16, 4: torch.int32}
 
     def put(self, values: np.ndarray):
-        bits = self.torch.from_numpy(values.view(f"i{values.itemsize}").copy())
-        return bits.to(self.device).view(getattr(self.torch, values.dtype.name))
+        bits = self.torch.from_numpy(values.view(f"i{values.itemsize}"))
+        bits = bits.clone() if self.device == "cpu" else bits.to(self.device)
+        return bits.view(getattr(self.torch, values.dtype.name))
 
     def get(self, array, index: np.ndarray | None = None) -> np.ndarray:
         flat = array.detach() if index is None else array.reshape(-1)[self.torch.from_numpy(index).to(array.device)]
