@@ -202,14 +202,14 @@ def test_current_stream(name, pytestconfig):
     x, y, out = torch.zeros(n, device="cuda"), torch.zeros(n, device="cuda"), torch.zeros(n, device="cuda")
     arrays = [cupy.from_dlpack(t) for t in (x, y, out)] if name == "cuda" else [x, y, out]
     function(*arrays[:2], out=arrays[2])  # compiled before the clock runs
-    stream = torch.cuda.Stream()
+    stream = cupy.cuda.Stream(non_blocking=True)
     torch.cuda.synchronize()
-    with torch.cuda.stream(stream), cupy.cuda.ExternalStream(stream.cuda_stream):
+    with stream, torch.cuda.stream(torch.cuda.ExternalStream(stream.ptr)):
         torch.cuda._sleep(200_000_000)  # a tenth of a second
         x.fill_(1)
         y.fill_(2)
         function(*arrays[:2], out=arrays[2])
-        assert not stream.query(), "the call waited for the device"
+        assert not stream.done, "the call waited for the device"
     stream.synchronize()
     assert bool((out == 3).all())
 
