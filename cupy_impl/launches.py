@@ -40,13 +40,9 @@ def cache_directory() -> Path:
     return Path(os.environ.get("ROSETTA_CACHE_DIR") or default)
 
 
-def cached(launch: Launch, suffix: str, build: Callable[[Path], None], *key: str) -> Path:
-    """The file that ``build`` writes for a launch, from the cache where its source, our headers and ``key`` are the same."""
-    digest = hashlib.sha256()
-    for path in (SOURCES / launch.source, *sorted((SOURCES / "include").iterdir())):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    digest.update("\0".join(key).encode())
-    kept = cache_directory() / f"{Path(launch.source).stem}-{digest.hexdigest()[:24]}{suffix}"
+def cached(stem: str, suffix: str, build: Callable[[Path], None], *key: str) -> Path:
+    """The file that ``build`` writes, from the cache where one of the same stem, suffix and key is there."""
+    kept = cache_directory() / f"{stem}-{hashlib.sha256(chr(0).join(key).encode()).hexdigest()[:24]}{suffix}"
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=kept.parent) as scratch:
@@ -56,8 +52,16 @@ def cached(launch: Launch, suffix: str, build: Callable[[Path], None], *key: str
     return kept
 
 
+def sources(launch: Launch) -> list[Path]:
+    """A launch's source, and our headers, which it may include."""
+    return [SOURCES / launch.source, *sorted((SOURCES / "include").iterdir())]
+
+
 class CompileError(RuntimeError):
     """A compiler refused a source: its words, which show the source lines, the options and the include directories."""
+
+
+TOOLKITS = ("CUDA_HOME", "CUDA_PATH", "/usr/local/cuda")  # environment variables and a directory
 
 
 def include_directories() -> tuple[str, ...]:
@@ -68,17 +72,21 @@ def include_directories() -> tuple[str, ...]:
     except ImportError:
         pass
     else:
-        wheel = pathfinder.find_nvidia_header_directory("cudart")
-        found += [Path(wheel)] if wheel else []
-    for root in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"):
-        if root and (Path(root) / "include").is_dir():
-            found.append(Path(root) / "include")
+        found += [Path(p) for p in map(pathfinder.find_nvidia_header_directory, ("cudart", "cccl")) if p]
+    for toolkit in TOOLKITS:
+        include = Path(os.environ.get(toolkit, toolkit)) / "include"
+        found += [path for path in (include, include / "cccl") if path.is_dir()]
     return tuple(str(path) for path in dict.fromkeys(found))
+
+
+def title(path: Path) -> str:
+    """A source's name for people: ``cuda/vector_add.cu``."""
+    return f"cuda/{path.relative_to(SOURCES)}" if path.is_relative_to(SOURCES) else path.name
 
 
 def compile_error(launch: Launch, compiler: str, options: tuple[str, ...], log: str) -> CompileError:
     """The error for what a compiler said of a launch's source."""
-    lines = [f"cuda/{launch.source}: {compiler} could not compile it", log.strip()]
+    lines = [f"{title(SOURCES / launch.source)}: {compiler} could not compile it", log.strip()]
     lines.append("options: " + " ".join(o for o in options if not o.startswith("-I")))
     lines += [f"include directory: {o[2:]}" for o in options if o.startswith("-I")]
     return CompileError("\n".join(lines))

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cupy_impl.launches import SOURCES, Launch, cached, compile_error, include_directories
+from cupy_impl.launches import SOURCES, Launch, cached, compile_error, include_directories, sources, title
 
 
 def options(launch: Launch, target: str) -> tuple[str, ...]:
@@ -32,7 +32,7 @@ def cubin(launch: Launch, target: str) -> Path:
     status, *version = nvrtc.nvrtcVersion()
 
     def build(path: Path) -> None:
-        source, name = (SOURCES / launch.source).read_bytes(), f"cuda/{launch.source}".encode()
+        source, name = (SOURCES / launch.source).read_bytes(), title(SOURCES / launch.source).encode()
         program = ok(nvrtc.nvrtcCreateProgram(source, name, 0, [], []))
         (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])
         log = bytearray(ok(nvrtc.nvrtcGetProgramLogSize(program)))
@@ -44,4 +44,5 @@ def cubin(launch: Launch, target: str) -> Path:
         ok(nvrtc.nvrtcDestroyProgram(program))
         path.write_bytes(image)
 
-    return cached(launch, ".cubin", build, *map(str, version), *flags)
+    texts = [path.read_text() for path in sources(launch)]
+    return cached(launch.kernel, ".cubin", build, *map(str, version), *flags, *texts)

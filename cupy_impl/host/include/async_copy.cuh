@@ -1,0 +1,12 @@
+// cuda/include/async_copy.cuh on a CPU.
+#pragma once
+
+inline void async_copy_16(void* shared, const void* global) { cuda_host::copy_later(shared, global, 16); }
+
+inline void async_copy_commit() { cuda_host::copies_commit(); }
+
+template <int PENDING>
+void async_copy_wait()
+{
+    cuda_host::copies_wait(PENDING);
+}
