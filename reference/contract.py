@@ -7,10 +7,13 @@ the same wrong call is refused with the same words everywhere.
 
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Mapping, NamedTuple
+from typing import Mapping, NamedTuple, Sequence
 
 import ml_dtypes
 import numpy as np
+
+U = 2.0**-24  # unit roundoff of float32
+CHAIN = 256  # the longest chain of float32 additions in softmax, RMSNorm and its gradients
 
 
 class Unsupported(NotImplementedError):
@@ -33,9 +36,12 @@ class ArrayInfo(NamedTuple):
 
     @property
     def span(self) -> tuple[int, int]:
-        """First byte and one past the last byte of a contiguous array."""
-        size = int(np.prod(self.shape, dtype=np.int64)) * scalar(self.dtype).itemsize
-        return self.address, self.address + size
+        """First byte and one past the last byte, of a view too."""
+        if 0 in self.shape:
+            return self.address, self.address
+        strides = self.strides or row_major(self.shape)
+        elements = 1 + sum((length - 1) * stride for length, stride in zip(self.shape, strides))
+        return self.address, self.address + elements * scalar(self.dtype).itemsize
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,19 @@ def round_once(value: np.ndarray, dtype: str) -> np.ndarray:
         return odd.astype(ml_dtypes.bfloat16)
 
 
+def additions(n: int) -> int:
+    """The most additions that one of n terms goes through when chains of CHAIN are summed in chains in turn."""
+    levels = 1
+    while CHAIN**levels < n:
+        levels += 1
+    return min(n, CHAIN * levels)
+
+
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides, in elements, of a contiguous array."""
+    return tuple(int(np.prod(shape[axis + 1 :], dtype=np.int64)) for axis in range(len(shape)))
+
+
 def words(names) -> str:
     """``a, b or c``, for messages."""
     *first, last = map(str, names)
@@ -139,6 +158,55 @@ def check_devices(arrays: Mapping[str, ArrayInfo], platform: str) -> None:
             raise ValueError(f"{name} is on {device}; accepted: arrays on a {platform} device")
         if device != known[first]:
             raise ValueError(f"{name} is on {device} and {first} on {known[first]}; accepted: one device for all")
+
+
+def check_positive(name: str, value: object) -> None:
+    """A number above 0 and finite, as float32 too; otherwise TypeError for no number, ValueError for its value."""
+    accepted = "accepted: a finite number above 0 that float32 can hold"
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.floating, np.integer)):
+        raise TypeError(f"{name} is {value!r}; {accepted}")
+    if not 2.0**-149 <= value <= float(np.finfo(np.float32).max):
+        raise ValueError(f"{name} is {value!r}; {accepted}")
+
+
+def check_contiguous(arrays: Mapping[str, ArrayInfo]) -> None:
+    """Row-major without gaps, where there are strides at all; otherwise ValueError."""
+    for name, info in arrays.items():
+        if info.strides is None or 0 in info.shape:
+            continue
+        wanted = row_major(info.shape)
+        # The stride of an axis of length 1 leads nowhere.
+        if any(n > 1 and s != w for n, s, w in zip(info.shape, info.strides, wanted)):
+            raise ValueError(f"{name} has strides {info.strides}; accepted: contiguous, {wanted}")
+
+
+def check_outputs(
+    out: Sequence[ArrayInfo], wanted: Mapping[str, tuple[tuple[int, ...], str]], inputs: Mapping[str, ArrayInfo]
+) -> dict[str, ArrayInfo]:
+    """The arrays given as ``out=``, by name: contiguous, of the shapes and dtypes of ``wanted``, apart from the
+    inputs and from each other.
+
+    Raises TypeError for dtypes, ValueError for number, shapes, strides and overlaps.
+    """
+    if len(out) != len(wanted):
+        raise ValueError(f"out has length {len(out)}; accepted: {len(wanted)}, ({', '.join(wanted)})")
+    named = dict(zip(wanted, out))
+    for name, (shape, dtype) in wanted.items():
+        if named[name].dtype != dtype:
+            raise TypeError(f"{name} has dtype {named[name].dtype}; accepted: {dtype}")
+        if named[name].shape != shape:
+            raise ValueError(f"{name} has shape {named[name].shape}; accepted: {shape}")
+    check_contiguous(named)
+    others = dict(inputs)
+    for name, info in named.items():
+        for other, taken in others.items():
+            if info.address is None or taken.address is None:
+                continue
+            (first, last), (start, stop) = info.span, taken.span
+            if start < last and first < stop:
+                raise ValueError(f"{name} overlaps {other}; accepted: memory of its own")
+        others[name] = info
+    return named
 
 
 def pick(variants: tuple[Variant, ...], name: str | None, dtype: str, arch: str | None) -> Variant:
