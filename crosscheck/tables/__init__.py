@@ -1,0 +1,1 @@
+"""The frozen cases, one module an operator: OPERATORS and cases()."""
