@@ -9,7 +9,7 @@ from typing import Callable, Iterable
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from crosscheck import backends, faults, machine, report
+from crosscheck import backends, faults, machine, report, self_test
 from crosscheck.arrays import KINDS
 from crosscheck.cases import CASES, OPERATORS, Case
 from crosscheck.runner import Task
@@ -33,7 +33,7 @@ def parser() -> Parser:
         epilog="python -m crosscheck faults --help: put known faults into the kernels and see that the check catches them. "
         "Exit status: 0, 1 where an implementation fails or a required one does not pass, 2 for a wrong command line.",
     )
-    add_names(p, "--op", f"operators: {', '.join(OPERATORS)} (default: all)")
+    add_names(p, "--op", f"operators: {', '.join(OPERATORS)} (default: those that are implemented)")
     add_names(p, "--backend", f"among {', '.join(backends.BACKENDS)} (default: all; torch_compile on a GPU only)")
     add_names(p, "--variant", "variants of the implementations, or all (default: the best for the device)")
     add_names(p, "--dtype", f"among {', '.join(DTYPES)} (default: all)")
@@ -43,6 +43,7 @@ def parser() -> Parser:
     p.add_argument("--module", metavar="NAME", help="check a module of yours too: functions named like the operators")
     p.add_argument("--json", type=Path, metavar="FILE", help="write the rows; those of an earlier run are kept or replaced")
     p.add_argument("--list", action="store_true", help="list who would run and the cases, and run nothing")
+    p.add_argument("--self-test", action="store_true", help="check the check instead: wrong NumPy functions must fail, right ones pass")
     return p
 
 
@@ -97,6 +98,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def check_job(options: argparse.Namespace) -> Callable[[], int]:
     """What the command line asks for; ValueError where it cannot be carried out."""
+    if options.self_test:
+        each("--op", options.op, OPERATORS)
+        return lambda: self_test.run(options.op or list(OPERATORS))
     gpu = machine.find_gpu(options.device)
     tier = "gpu" if gpu else "cpu"
     cases = choose_cases(options, tier)
@@ -116,7 +120,13 @@ def choose_cases(options: argparse.Namespace, tier: str) -> list[Case]:
     for name in options.case or ():
         if name not in CASES:
             raise ValueError(f"--case is {name!r}; accepted: an id that --list prints")
-    cases = [CASES[name] for name in options.case] if options.case else [c for c in CASES.values() if tier in c.sets]
+    if options.case:
+        cases = [CASES[name] for name in dict.fromkeys(options.case)]
+    else:
+        cases = [c for c in CASES.values() if tier in c.sets]
+    if not options.case and not options.op:
+        own = vars(check_module(options.module)) if options.module else ()
+        cases = [c for c in cases if backends.implemented(c.operator) or c.operator in own]
     cases = [c for c in cases if not options.op or c.operator in options.op]
     cases = [c for c in cases if not options.dtype or c.dtype in options.dtype]
     if not cases:
@@ -129,13 +139,15 @@ def choose_backends(options: argparse.Namespace, tier: str, cases: list[Case], r
     own = [options.module] if options.module else []
     each("--require", required, [*backends.BACKENDS, *own])
     if options.module:
-        check_module(options.module, {c.operator for c in cases})
+        module, operators = check_module(options.module), sorted({c.operator for c in cases})
+        if not any(hasattr(module, operator) for operator in operators):
+            raise ValueError(f"--module is {options.module!r}, which has no function of an operator; accepted: {words(operators)}")
     chosen = options.backend or [name for name in backends.BACKENDS if name != "torch_compile" or tier == "gpu"]
     return list(dict.fromkeys([*chosen, *required, *own]))
 
 
-def check_module(name: str, operators: set[str]) -> None:
-    """Raise ValueError unless a module can be imported, from the current directory too, and says what it has to."""
+def check_module(name: str):
+    """The module, imported from the current directory too; ValueError unless that is possible and it says what it takes."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     if name in backends.BACKENDS:
@@ -145,8 +157,7 @@ def check_module(name: str, operators: set[str]) -> None:
     except Exception as error:
         raise ValueError(f"--module is {name!r}, which cannot be imported: {type(error).__name__}: {error}") from None
     among(f"ARRAYS of --module {name}", getattr(module, "ARRAYS", None), KINDS)
-    if not any(hasattr(module, operator) for operator in operators):
-        raise ValueError(f"--module is {name!r}, which has no function of an operator; accepted: {words(sorted(operators))}")
+    return module
 
 
 def check(options, gpu, environment: dict, cases: list[Case], chosen: list[str], required: list[str]) -> int:

@@ -78,8 +78,12 @@ class Implementation(Backend):
     def module(self, operator: str):
         return importlib.import_module(f"{self.package}.{OPERATORS[operator].module}")
 
+    def has(self, operator: str) -> bool:
+        """Whether the package has the operator, found without importing it."""
+        return importlib.util.find_spec(f"{self.package}.{OPERATORS[operator].module}") is not None
+
     def variants(self, operator: str) -> tuple[str, ...]:
-        return tuple(v.name for v in self.module(operator).VARIANTS[operator])
+        return tuple(v.name for v in self.module(operator).VARIANTS[operator]) if self.has(operator) else ()
 
     def best(self, operator: str, dtype: str, gpu: Gpu | None) -> str:
         return pick(self.module(operator).VARIANTS[operator], None, dtype, gpu and gpu.arch).name
@@ -234,6 +238,11 @@ BACKENDS: Mapping[str, Backend] = {
         Baseline("cupy", "baseline", ("cupy",), _JAX_ON_CPU, arrays="cupy"),
     )
 }
+
+
+def implemented(operator: str) -> bool:
+    """Whether any package of this project has the operator yet."""
+    return any(BACKENDS[name].has(operator) for name in IMPLEMENTATIONS)
 
 
 def find(name: str) -> Backend:

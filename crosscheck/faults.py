@@ -86,8 +86,11 @@ def caught_by(rows: list[dict]) -> dict | None:
     return {"caught_by": by, "case": row["case"], "reason": row["reason"]}
 
 
-def run(fault: Fault | None, backend: str, cases: tuple[str, ...], tier: str) -> list[dict]:
-    """The rows of a backend on some cases, with a fault in its kernel or, for None, without."""
+def run(fault: Fault | None, backend: str, cases: tuple[str, ...], tier: str, kernels: str) -> list[dict]:
+    """The rows of a backend on some cases, with a fault in its kernel or, for None, without.
+
+    kernels: a directory for what is compiled, apart from the user's own cache.
+    """
     with tempfile.TemporaryDirectory(prefix="crosscheck-fault-") as scratch:
         root = Path(scratch) / "tree"
         for package in PACKAGES:
@@ -96,14 +99,14 @@ def run(fault: Fault | None, backend: str, cases: tuple[str, ...], tier: str) ->
             apply(fault, root)
         result = Path(scratch) / "rows.json"
         command = [sys.executable, "-m", "crosscheck", "--backend", backend, "--case", *cases, "--device", tier, "--json", str(result)]
-        caches = {"ROSETTA_CACHE_DIR": f"{scratch}/kernels", "TRITON_CACHE_DIR": f"{scratch}/triton"}
+        caches = {"ROSETTA_CACHE_DIR": kernels, "TRITON_CACHE_DIR": kernels}
         done = subprocess.run(command, cwd=root, env=os.environ | caches, capture_output=True, text=True)
         if not result.exists():
             raise RuntimeError(f"the check itself failed: {done.stderr.strip()[-500:]}")
         return json.loads(result.read_text())["rows"]
 
 
-def judge(operator: str, fault: Fault, tier: str, controls: dict[str, str | None]) -> dict:
+def judge(operator: str, fault: Fault, tier: str, controls: dict[str, str | None], kernels: str) -> dict:
     """A fault's row. controls: for each backend why it says nothing here without a fault, or None."""
     row = {"operator": operator, "backend": fault.backend, "fault": fault.name, "file": fault.file}
     row |= {"verdict": "not run", "caught_by": None, "case": None, "reason": None}
@@ -111,29 +114,30 @@ def judge(operator: str, fault: Fault, tier: str, controls: dict[str, str | None
         return row | {"reason": f"shows only on a {'GPU' if tier == 'cpu' else 'CPU'}"}
     if reason := controls[fault.backend]:
         return row | {"reason": reason}
-    caught = caught_by(run(fault, fault.backend, fault.cases, tier))
+    caught = caught_by(run(fault, fault.backend, fault.cases, tier, kernels))
     return row | ({"verdict": "fail"} | caught if caught else {"verdict": "pass", "caught_by": "nothing"})
 
 
-def control(backend: str, faults: list[Fault], tier: str) -> str | None:
+def control(backend: str, faults: list[Fault], tier: str, kernels: str) -> str | None:
     """Why a backend's faults say nothing here: it cannot run, or fails the cases as it stands."""
     cases = tuple(dict.fromkeys(case for f in faults if tier in f.tiers for case in f.cases))
     if reason := backends.find(backend).unavailable(tier):
         return reason
-    wrong = [row for row in run(None, backend, cases, tier) if row["verdict"] != "pass"] if cases else []
+    wrong = [row for row in run(None, backend, cases, tier, kernels) if row["verdict"] != "pass"] if cases else []
     return f"without a fault {wrong[0]['case']} is {wrong[0]['verdict']}: {wrong[0]['reason']}" if wrong else None
 
 
 def check(operators: list[str], chosen: list[str], tier: str) -> list[dict]:
     """A row for each fault, in the order of their files."""
-    with ThreadPoolExecutor(os.cpu_count() if tier == "cpu" else 1) as pool:
+    at_once = os.cpu_count() if tier == "cpu" else 1
+    with tempfile.TemporaryDirectory(prefix="crosscheck-kernels-") as kernels, ThreadPoolExecutor(at_once) as pool:
         rows = []
         for operator in operators:
             faults = [f for f in load(operator) if f.backend in chosen]
             owners = list(dict.fromkeys(f.backend for f in faults))
-            reasons = pool.map(lambda b: control(b, [f for f in faults if f.backend == b], tier), owners)
+            reasons = pool.map(lambda b: control(b, [f for f in faults if f.backend == b], tier, kernels), owners)
             controls = dict(zip(owners, reasons))
-            rows += pool.map(lambda f: judge(operator, f, tier, controls), faults)
+            rows += pool.map(lambda f: judge(operator, f, tier, controls, kernels), faults)
         return rows
 
 

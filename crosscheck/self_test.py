@@ -1,13 +1,11 @@
 """Checks the check: wrong implementations must fail in the frozen table, right ones must pass with room to spare.
 
-python -m crosscheck.self_test
+``python -m crosscheck --self-test`` runs it.
 """
 
-import argparse
 import functools
 import multiprocessing
 import os
-import sys
 from typing import Callable, Mapping, NamedTuple, Sequence
 
 import numpy as np
@@ -151,12 +149,8 @@ def report(wrong: Sequence[Wrong], right: Sequence[Right]) -> str:
     return "\n\n".join([*lines, *(["\n".join(misses)] if misses else []), summary])
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m crosscheck --self-test", description=__doc__.split("\n")[0])
-    parser.add_argument(
-        "--op", nargs="+", choices=list(OPERATORS), default=list(OPERATORS), help="operators (default: all)"
-    )
-    chosen = parser.parse_args(argv).op
+def run(chosen: Sequence[str]) -> int:
+    """Print both tables for the operators of these names; 0, or 1 for any miss."""
     # The longest first.
     tasks = [(name, dtype) for name in reversed(OPERATORS) if name in chosen for dtype in OPERATORS[name].dtypes]
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers': one each is faster than all at once for these sizes
@@ -165,7 +159,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     wrong, right = ([row for share in reversed(shares) for row in share[part]] for part in (0, 1))
     print(report(wrong, right))
     return 0 if all(row.ok for row in (*wrong, *right)) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -19,8 +19,8 @@ cupy.cuda.set_allocator(None)
 for case in map(CASES.get, sys.argv[1:]):
     operator = OPERATORS[case.operator]
     function = getattr(importlib.import_module(f"cupy_impl.{operator.module}"), operator.name)
-    inputs = operator.draw(case)
-    function(*(cupy.asarray(inputs[name]) for name in operator.inputs), **case.arguments)
+    arrays, arguments = operator.call(case, {name: cupy.asarray(values) for name, values in operator.draw(case).items()})
+    function(*arrays, **arguments)
     cupy.cuda.runtime.deviceSynchronize()
 """
 

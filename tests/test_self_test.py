@@ -80,9 +80,9 @@ def test_the_summary_comes_last():
 
 def test_the_status_is_that_of_the_rows(monkeypatch, capsys):
     monkeypatch.setattr(self_test, "DRAWN", 5)
-    assert self_test.main(["--op", "vector_add"]) == 0
+    assert self_test.run(["vector_add"]) == 0
     monkeypatch.setattr(self_test, "MARGIN", 0.0)  # now no right one is right
-    assert self_test.main(["--op", "vector_add"]) == 1
+    assert self_test.run(["vector_add"]) == 1
     assert capsys.readouterr().out.count("self-test") == 2
 
 
