@@ -155,7 +155,7 @@ class Runner:
             return [row | {"verdict": "unsupported", "reason": str(refusal)}]
         except Exception as error:
             self.broken = self.tier == "gpu" and not isinstance(error, (TypeError, ValueError))
-            return [row | {"verdict": "fail", "reason": _brief(error)}]
+            return [row | {"verdict": "fail", "reason": brief(error)}]
 
     def _call(self, row: dict, function, kind: str) -> list[dict]:
         inputs, adapter, case = self.inputs, self.adapters[kind], self.inputs.case
@@ -260,7 +260,7 @@ class Runner:
         return None, None
 
 
-def _brief(error: Exception) -> str:
+def brief(error: Exception) -> str:
     """An exception in a line or three, with the place of the call that raised it; no paths of this machine."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     if "Traceback (most recent call last):" in str(error):  # JAX's callbacks quote theirs

@@ -1,5 +1,6 @@
 """What a call launches, said once for the GPU loader, the host build and the compile report."""
 
+import functools
 import hashlib
 import os
 import tempfile
@@ -7,25 +8,40 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
 
+import numpy as np
+
+from reference.contract import ArrayInfo
+
 SOURCES = Path(__file__).resolve().parent.parent / "cuda"
 
-# The C++ type of a dtype, for the defines of a launch.
+# The C++ type of a dtype, for the defines of a kernel.
 CXX_TYPES = {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16"}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What is compiled. source: a file under ``cuda/``. name: the function in it, ``extern "C"``. defines: pairs."""
+
+    source: str
+    name: str
+    defines: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def title(self) -> str:
+        return title(SOURCES / self.source)
 
 
 @dataclass(frozen=True)
 class Launch:
     """One kernel launch of a plan.
 
-    source: a file under ``cuda/``. kernel: the function in it, ``extern "C"``. defines: (name, value) pairs.
     grid, block, cluster: lengths along x, y, z. arguments: in the kernel's order, an array by its name in the
     call (a str) or a NumPy scalar of the parameter's exact type. shared_bytes: dynamic shared memory.
     cooperative: the grid may synchronise.
+    Raises TypeError for a number whose width the kernel would have to guess.
     """
 
-    source: str
-    kernel: str
-    defines: tuple[tuple[str, str], ...]
+    kernel: Kernel
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     arguments: tuple
@@ -33,18 +49,55 @@ class Launch:
     cluster: tuple[int, int, int] = (1, 1, 1)
     cooperative: bool = False
 
+    def __post_init__(self):
+        for value in self.arguments:
+            if not isinstance(value, (str, np.generic)):
+                kind = type(value).__name__
+                raise TypeError(
+                    f"an argument of {self.kernel.name} is {value!r}, a {kind}; accepted: an array's name or a NumPy scalar"
+                )
+
+
+def describe_strided(name: str, array, device: str, address: int) -> ArrayInfo:
+    """An ArrayInfo of an array with NumPy's attributes.
+
+    Raises TypeError for numbers in foreign byte order, ValueError for strides between elements.
+    """
+    size = array.dtype.itemsize
+    if not array.dtype.isnative:
+        raise TypeError(f"{name} has dtype {array.dtype.str}; accepted: this machine's byte order")
+    if any(stride % size for stride in array.strides):
+        raise ValueError(f"{name} has strides of {array.strides} bytes; accepted: multiples of its {size}-byte elements")
+    strides = tuple(stride // size for stride in array.strides)
+    return ArrayInfo(array.shape, array.dtype.name, strides, device, address)
+
 
 def cache_directory() -> Path:
-    """Where compiled kernels are kept: ``ROSETTA_CACHE_DIR``, by default ``~/.cache/rosetta-kernels``."""
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rosetta-kernels"
-    return Path(os.environ.get("ROSETTA_CACHE_DIR") or default)
+    """Where compiled kernels are kept: ``ROSETTA_CACHE_DIR``, by default ``~/.cache/rosetta-kernels``.
+
+    Where that cannot be written, a directory of this process's own.
+    """
+    wanted = os.environ.get("ROSETTA_CACHE_DIR")
+    if not wanted:
+        caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        wanted = os.path.join(caches, "rosetta-kernels")
+    try:
+        os.makedirs(wanted, exist_ok=True)
+        tempfile.TemporaryFile(dir=wanted).close()
+        return Path(wanted)
+    except OSError:
+        return Path(_scratch().name)
+
+
+@functools.cache
+def _scratch() -> tempfile.TemporaryDirectory:
+    return tempfile.TemporaryDirectory(prefix="rosetta-kernels-")
 
 
 def cached(stem: str, suffix: str, build: Callable[[Path], None], *key: str) -> Path:
     """The file that ``build`` writes, from the cache where one of the same stem, suffix and key is there."""
     kept = cache_directory() / f"{stem}-{hashlib.sha256(chr(0).join(key).encode()).hexdigest()[:24]}{suffix}"
     if not kept.exists():
-        kept.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=kept.parent) as scratch:
             built = Path(scratch) / kept.name
             build(built)
@@ -52,9 +105,14 @@ def cached(stem: str, suffix: str, build: Callable[[Path], None], *key: str) -> 
     return kept
 
 
-def sources(launch: Launch) -> list[Path]:
-    """A launch's source, and our headers, which it may include."""
-    return [SOURCES / launch.source, *sorted((SOURCES / "include").iterdir())]
+def sources(kernel: Kernel) -> list[Path]:
+    """A kernel's source, and our headers, which it may include."""
+    return [SOURCES / kernel.source, *sorted((SOURCES / "include").iterdir())]
+
+
+def title(path: Path) -> str:
+    """A source's name for people: ``cuda/vector_add.cu``."""
+    return f"cuda/{path.relative_to(SOURCES)}" if path.is_relative_to(SOURCES) else path.name
 
 
 class CompileError(RuntimeError):
@@ -64,29 +122,29 @@ class CompileError(RuntimeError):
 TOOLKITS = ("CUDA_HOME", "CUDA_PATH", "/usr/local/cuda")  # environment variables and a directory
 
 
-def include_directories() -> tuple[str, ...]:
-    """Where compilers find our headers and CUDA's: those of the wheels, then a toolkit's for what wheels lack."""
-    found = [SOURCES / "include"]
+@functools.cache
+def _include_directories(sources: Path, toolkits: tuple[str, ...]) -> tuple[str, ...]:
+    found = [sources / "include"]
     try:
         from cuda import pathfinder
     except ImportError:
         pass
     else:
         found += [Path(p) for p in map(pathfinder.find_nvidia_header_directory, ("cudart", "cccl")) if p]
-    for toolkit in TOOLKITS:
+    for toolkit in toolkits:
         include = Path(os.environ.get(toolkit, toolkit)) / "include"
         found += [path for path in (include, include / "cccl") if path.is_dir()]
     return tuple(str(path) for path in dict.fromkeys(found))
 
 
-def title(path: Path) -> str:
-    """A source's name for people: ``cuda/vector_add.cu``."""
-    return f"cuda/{path.relative_to(SOURCES)}" if path.is_relative_to(SOURCES) else path.name
+def include_directories() -> tuple[str, ...]:
+    """Where compilers find our headers and CUDA's: those of the wheels, then a toolkit's for what wheels lack."""
+    return _include_directories(SOURCES, TOOLKITS)
 
 
-def compile_error(launch: Launch, compiler: str, options: tuple[str, ...], log: str) -> CompileError:
-    """The error for what a compiler said of a launch's source."""
-    lines = [f"{title(SOURCES / launch.source)}: {compiler} could not compile it", log.strip()]
+def compile_error(kernel: Kernel, compiler: str, options: tuple[str, ...], log: str) -> CompileError:
+    """The error for what a compiler said of a kernel's source."""
+    lines = [f"{kernel.title}: {compiler} could not compile it", log.strip()]
     lines.append("options: " + " ".join(o for o in options if not o.startswith("-I")))
     lines += [f"include directory: {o[2:]}" for o in options if o.startswith("-I")]
     return CompileError("\n".join(lines))

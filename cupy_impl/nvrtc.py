@@ -2,21 +2,21 @@
 
 from pathlib import Path
 
-from cupy_impl.launches import SOURCES, Launch, cached, compile_error, include_directories, sources, title
+from cupy_impl.launches import SOURCES, Kernel, cached, compile_error, include_directories, sources
 
 
-def options(launch: Launch, target: str) -> tuple[str, ...]:
-    """NVRTC's options for a launch on the architecture ``target``, ``"sm_90"``."""
+def options(kernel: Kernel, target: str) -> tuple[str, ...]:
+    """NVRTC's options for a kernel on the architecture ``target``, ``"sm_90"``."""
     return (
         "-std=c++17",
         f"-arch={target}",
-        *(f"-D{name}={value}" for name, value in launch.defines),
+        *(f"-D{name}={value}" for name, value in kernel.defines),
         *(f"-I{path}" for path in include_directories()),
     )
 
 
-def cubin(launch: Launch, target: str) -> Path:
-    """The file with a launch's kernel for ``target``, compiled if no process has compiled it before.
+def compile(kernel: Kernel, target: str, *more: str) -> tuple[bytes, str]:
+    """A kernel for ``target`` as a cubin, and the compiler's log; more: further options.
 
     Raises CompileError.
     """
@@ -28,21 +28,29 @@ def cubin(launch: Launch, target: str) -> Path:
             raise RuntimeError(f"NVRTC: {status.name}")
         return values[0] if values else None
 
-    flags = options(launch, target)
-    status, *version = nvrtc.nvrtcVersion()
+    flags = *options(kernel, target), *more
+    text = (SOURCES / kernel.source).read_bytes()
+    program = ok(nvrtc.nvrtcCreateProgram(text, kernel.title.encode(), 0, [], []))
+    (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])
+    log = bytearray(ok(nvrtc.nvrtcGetProgramLogSize(program)))
+    ok(nvrtc.nvrtcGetProgramLog(program, log))
+    said = log.rstrip(b"\0").decode()
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise compile_error(kernel, f"NVRTC ({status.name})", flags, said)
+    image = bytearray(ok(nvrtc.nvrtcGetCUBINSize(program)))
+    ok(nvrtc.nvrtcGetCUBIN(program, image))
+    ok(nvrtc.nvrtcDestroyProgram(program))
+    return bytes(image), said
 
-    def build(path: Path) -> None:
-        source, name = (SOURCES / launch.source).read_bytes(), title(SOURCES / launch.source).encode()
-        program = ok(nvrtc.nvrtcCreateProgram(source, name, 0, [], []))
-        (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])
-        log = bytearray(ok(nvrtc.nvrtcGetProgramLogSize(program)))
-        ok(nvrtc.nvrtcGetProgramLog(program, log))
-        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise compile_error(launch, f"NVRTC ({status.name})", flags, log.rstrip(b"\0").decode())
-        image = bytearray(ok(nvrtc.nvrtcGetCUBINSize(program)))
-        ok(nvrtc.nvrtcGetCUBIN(program, image))
-        ok(nvrtc.nvrtcDestroyProgram(program))
-        path.write_bytes(image)
 
-    texts = [path.read_text() for path in sources(launch)]
-    return cached(launch.kernel, ".cubin", build, *map(str, version), *flags, *texts)
+def cubin(kernel: Kernel, target: str) -> Path:
+    """The file with a kernel for ``target``, compiled if no process has compiled it before.
+
+    Raises CompileError.
+    """
+    from cuda.bindings import nvrtc
+
+    _, *version = nvrtc.nvrtcVersion()
+    texts = [path.read_text() for path in sources(kernel)]
+    build = lambda path: path.write_bytes(compile(kernel, target)[0])
+    return cached(kernel.name, ".cubin", build, *map(str, version), *options(kernel, target), *texts)

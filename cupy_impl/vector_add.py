@@ -3,8 +3,8 @@
 import numpy as np
 
 from cupy_impl import device
-from cupy_impl.launches import CXX_TYPES, Launch
-from reference.contract import Variant, pick, scalar
+from cupy_impl.launches import CXX_TYPES, Kernel, Launch
+from reference.contract import ArrayInfo, Variant, pick, scalar
 from reference.vector_add import DTYPES, check
 
 VARIANTS = {
@@ -16,16 +16,17 @@ VARIANTS = {
 BLOCK = 256  # threads; 256 to 1024 measured alike on an H200, and small vectors spread over more multiprocessors
 
 
-def plan(n: int, dtype: str, aligned: bool) -> tuple[Launch, ...]:
-    """The launches that add n elements; aligned: all three arrays start at a multiple of 16 bytes."""
+def plan(x: ArrayInfo, y: ArrayInfo, out: ArrayInfo, *, variant: Variant) -> tuple[Launch, ...]:
+    """The launches of a call."""
+    (n,) = x.shape
     if n == 0:
         return ()
-    vector = 16 // scalar(dtype).itemsize if aligned else 1
+    aligned = (x.address | y.address | out.address) % 16 == 0
+    vector = 16 // scalar(x.dtype).itemsize if aligned else 1
+    defines = ("SCALAR", CXX_TYPES[x.dtype]), ("VECTOR", str(vector)), ("BLOCK", str(BLOCK))
     return (
         Launch(
-            source="vector_add.cu",
-            kernel="vector_add",
-            defines=(("SCALAR", CXX_TYPES[dtype]), ("VECTOR", str(vector)), ("BLOCK", str(BLOCK))),
+            kernel=Kernel("vector_add.cu", "vector_add", defines),
             grid=(-(-n // (BLOCK * vector)), 1, 1),
             block=(BLOCK, 1, 1),
             arguments=("x", "y", "out", np.int64(n)),
@@ -40,11 +41,10 @@ def vector_add(x, y, *, out=None, variant: str | None = None, runtime=device):
     ``cupy_impl.host`` for NumPy arrays on a CPU.
     Raises TypeError, ValueError and Unsupported as the contract says.
     """
-    info, other = runtime.describe("x", x), runtime.describe("y", y)
-    check(info, other, out=None if out is None else runtime.describe("out", out), platform=runtime.PLATFORM)
-    rung = pick(VARIANTS["vector_add"], variant, info.dtype, runtime.arch(x))
+    inputs = runtime.describe("x", x), runtime.describe("y", y)
+    check(*inputs, out=None if out is None else runtime.describe("out", out, written=True), platform=runtime.PLATFORM)
+    rung = pick(VARIANTS["vector_add"], variant, inputs[0].dtype, runtime.arch(x))
     if out is None:
         out = runtime.empty_like(x)
-    aligned = (info.address | other.address | runtime.describe("out", out).address) % 16 == 0
-    runtime.launch(plan(*info.shape, info.dtype, aligned), {"x": x, "y": y, "out": out}, rung)
+    runtime.launch(plan(*inputs, runtime.describe("out", out), variant=rung), {"x": x, "y": y, "out": out}, rung)
     return out

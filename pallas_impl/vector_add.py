@@ -14,7 +14,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_impl.arrays import arch, describe
+from pallas_impl import arrays
+from pallas_impl.arrays import describe
 from reference.contract import Variant, pick
 from reference.vector_add import DTYPES, check
 
@@ -103,7 +104,7 @@ def vector_add(x: jax.Array, y: jax.Array, *, out: jax.Ref | None = None, varian
     info, other = describe("x", x), describe("y", y)
     target = None if out is None else describe("out", out)
     check(info, other, out=target, platform="cpu" if interpret else "cuda")
-    pick(VARIANTS["vector_add"], variant, info.dtype, arch(x, interpret))
+    pick(VARIANTS["vector_add"], variant, info.dtype, arrays.arch(x, interpret))
     if out is None:
         return _new(x, y, interpret)
     _into(x, y, out, interpret)

@@ -1,15 +1,17 @@
 """The CUDA sources through NVRTC and through the host build, neither of which needs a GPU."""
 
+import contextlib
 import dataclasses
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
 
 from cupy_impl import device, host, launches, nvrtc
 from cupy_impl.vector_add import VARIANTS, plan, vector_add
-from reference.contract import Unsupported, Variant, pick
+from reference.contract import ArrayInfo, Unsupported, Variant, pick
 
 
 @pytest.fixture
@@ -26,8 +28,15 @@ needs_nvrtc = pytest.mark.skipif(
 )
 needs_host = pytest.mark.skipif(host.unavailable() is not None, reason=str(host.unavailable()))
 
-(LAUNCH,) = plan(5, "float32", True)
-BROKEN = dataclasses.replace(LAUNCH, defines=(("SCALAR", "flot"), ("VECTOR", "4"), ("BLOCK", "256")))
+
+def plan_for(n, dtype, aligned=True):
+    info = ArrayInfo((n,), dtype, (1,), "cpu", 256 if aligned else 260)
+    return plan(info, info, info, variant=VARIANTS["vector_add"][0])
+
+
+(LAUNCH,) = plan_for(5, "float32")
+KERNEL = LAUNCH.kernel
+BROKEN = dataclasses.replace(KERNEL, defines=(("SCALAR", "flot"), ("VECTOR", "4"), ("BLOCK", "256")))
 
 
 @pytest.mark.parametrize(
@@ -42,20 +51,20 @@ BROKEN = dataclasses.replace(LAUNCH, defines=(("SCALAR", "flot"), ("VECTOR", "4"
     ],
 )
 def test_plan(n, dtype, aligned, grid, vector):
-    (launch,) = plan(n, dtype, aligned)
-    assert launch.grid == (grid, 1, 1) and dict(launch.defines)["VECTOR"] == str(vector)
+    (launch,) = plan_for(n, dtype, aligned)
+    assert launch.grid == (grid, 1, 1) and dict(launch.kernel.defines)["VECTOR"] == str(vector)
     assert launch.arguments[:3] == ("x", "y", "out") and launch.arguments[3] == n and type(launch.arguments[3]) is np.int64
 
 
 def test_nothing_is_launched_for_nothing():
-    assert plan(0, "float32", True) == ()
+    assert plan_for(0, "float32") == ()
 
 
 @needs_nvrtc
 @pytest.mark.parametrize("arch", ("sm_80", "sm_89", "sm_90a", "sm_100"))
 @pytest.mark.parametrize("dtype", ("float32", "float16", "bfloat16"))
 def test_compiles(dtype, arch, cache):
-    image = nvrtc.cubin(plan(5, dtype, True)[0], arch)
+    image = nvrtc.cubin(plan_for(5, dtype)[0].kernel, arch)
     assert image.read_bytes()[:4] == b"\x7fELF" and list(cache.iterdir()) == [image]
 
 
@@ -65,24 +74,24 @@ def test_wheels_are_enough(build, cache, monkeypatch):
     monkeypatch.setattr(launches, "TOOLKITS", ())
     if host.unavailable():
         pytest.skip("the wheels with CUDA's headers are not installed, or there is no C++ compiler")
-    half = plan(5, "float16", True)[0]
+    half = plan_for(5, "float16")[0].kernel
     if build == "nvrtc":
         pytest.importorskip("cuda.bindings.nvrtc")
         nvrtc.cubin(half, "sm_90")
     else:
-        host._function(half.source, half.kernel, half.defines)
+        host._function(half)
 
 
 @needs_nvrtc
 def test_subnormal_numbers_are_kept():
-    assert not any("ftz" in option or "fast" in option for option in nvrtc.options(LAUNCH, "sm_90"))
+    assert not any("ftz" in option or "fast" in option for option in nvrtc.options(KERNEL, "sm_90"))
 
 
 @needs_nvrtc
 def test_a_second_process_compiles_nothing(cache):
-    image = nvrtc.cubin(LAUNCH, "sm_90")
+    image = nvrtc.cubin(KERNEL, "sm_90")
     made = image.stat().st_mtime_ns
-    code = "from cupy_impl import nvrtc; from cupy_impl.vector_add import plan; print(nvrtc.cubin(plan(5, 'float32', True)[0], 'sm_90'))"
+    code = f"from cupy_impl import nvrtc; from cupy_impl.launches import Kernel; print(nvrtc.cubin({KERNEL}, 'sm_90'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=launches.SOURCES.parent)
     assert done.stdout.strip() == str(image) and image.stat().st_mtime_ns == made
 
@@ -95,10 +104,10 @@ def test_a_changed_header_is_compiled_anew(cache, tmp_path, monkeypatch):
     shutil.copytree(launches.SOURCES, copy)
     for module in (launches, nvrtc):
         monkeypatch.setattr(module, "SOURCES", copy)
-    first = nvrtc.cubin(LAUNCH, "sm_90")
+    first = nvrtc.cubin(KERNEL, "sm_90")
     header = copy / "include" / "vector.cuh"
     header.write_text(header.read_text() + "\n// changed\n")
-    assert nvrtc.cubin(LAUNCH, "sm_90") != first
+    assert nvrtc.cubin(KERNEL, "sm_90") != first
 
 
 @needs_nvrtc
@@ -117,7 +126,7 @@ def test_nvrtc_errors_show_line_options_and_directories(cache):
 @needs_host
 def test_host_errors_show_line_and_options(cache):
     with pytest.raises(launches.CompileError) as caught:
-        host.launch((BROKEN,), {}, None)
+        host._function(BROKEN)
     assert "SCALAR add(SCALAR x, SCALAR y)" in str(caught.value) and "-DSCALAR=flot" in str(caught.value)
     assert not list(cache.glob("vector_add*"))
 
@@ -131,6 +140,26 @@ def test_host_build_is_kept(cache):
     host._function.cache_clear()
     vector_add(x, x, runtime=host)
     assert built == {path: path.stat().st_mtime_ns for path in cache.iterdir()}
+
+
+@needs_host
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ROSETTA_CACHE_DIR", str(tmp_path / "file"))
+    host._function.cache_clear()
+    assert vector_add(np.ones(2, "f4"), np.ones(2, "f4"), runtime=host).tolist() == [2, 2]
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+
+
+@needs_host
+@pytest.mark.parametrize("command, available", [("g++ -O1", True), ("", True), ("no-such-compiler", False)])
+def test_the_compiler_of_the_environment(command, available, monkeypatch):
+    monkeypatch.setenv("CXX", command)
+    host.compiler.cache_clear()
+    try:
+        assert host.unavailable() == (None if available else "no C++ compiler: CXX is 'no-such-compiler'")
+    finally:
+        host.compiler.cache_clear()
 
 
 def test_no_compiler(monkeypatch, cache):
@@ -148,9 +177,37 @@ def test_no_compiler(monkeypatch, cache):
 @pytest.mark.parametrize("value", (5, 0.5, np.array([1.0])))
 def test_numbers_without_a_width_are_refused(value):
     """A Python number, or an array where a scalar belongs, would reach the kernel as something else."""
-    launch = dataclasses.replace(LAUNCH, arguments=("x", value))
     with pytest.raises(TypeError, match="an argument of vector_add is .*; accepted: an array's name or a NumPy scalar"):
-        device.arguments(launch, {"x": None})
+        dataclasses.replace(LAUNCH, arguments=("x", value))
+
+
+@pytest.mark.parametrize("runtime", (host, device))
+def test_clusters_are_not_built_yet(runtime):
+    launch = dataclasses.replace(LAUNCH, cluster=(2, 1, 1))
+    where = contextlib.nullcontext()
+    where.compute_capability = "90"
+    x = types.SimpleNamespace(device=where)
+    with pytest.raises(Unsupported, match=r"vector_add has clusters of \(2, 1, 1\) blocks; built here: none"):
+        runtime.launch((launch,), {"x": x}, VARIANTS["vector_add"][0])
+
+
+@needs_host
+@pytest.mark.parametrize(
+    "x, out, error, message",
+    [
+        (np.ones(3, ">f4"), None, TypeError, "x has dtype >f4; accepted: this machine's byte order"),
+        (
+            np.zeros(3, [("v", "f4"), ("flag", "u1")])["v"],
+            None,
+            ValueError,
+            r"x has strides of \(5,\) bytes; accepted: multiples of its 4-byte elements",
+        ),
+        (np.ones(3, "f4"), np.broadcast_to(np.float32(0), 3), ValueError, "out is read-only; accepted: an array that may be written"),
+    ],
+)
+def test_arrays_no_pointer_describes(x, out, error, message):
+    with pytest.raises(error, match=message):
+        vector_add(x, np.ones(3, "f4"), out=out, runtime=host)
 
 
 def test_variants_are_picked_by_name_dtype_and_architecture():

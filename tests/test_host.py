@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cupy_impl import host, nvrtc
-from cupy_impl.launches import Launch
+from cupy_impl.launches import Kernel, Launch
 
 KERNELS = Path(__file__).parent / "host_kernels"
 
@@ -21,7 +21,7 @@ def run(kernel, grid, block, *arguments, source="features.cu", **extra):
     three = lambda size: (*np.atleast_1d(size).tolist(), 1, 1)[:3]
     names = [f"a{i}" if isinstance(a, np.ndarray) else a for i, a in enumerate(arguments)]
     arrays = {f"a{i}": a for i, a in enumerate(arguments) if isinstance(a, np.ndarray)}
-    launch = Launch(str(KERNELS / source), kernel, (), three(grid), three(block), tuple(names), **extra)
+    launch = Launch(Kernel(str(KERNELS / source), kernel), three(grid), three(block), tuple(names), **extra)
     host.launch((launch,), arrays, None)
 
 
@@ -158,7 +158,7 @@ def test_the_kernels_are_cuda():
     source = (KERNELS / "features.cu").read_text()
     assert all(f"void {name}(" in source for name in FEATURES) and source.count("__global__") == len(FEATURES)
     for name in ("features.cu", "undefined.cu"):
-        nvrtc.cubin(Launch(str(KERNELS / name), "indices", (), (1, 1, 1), (1, 1, 1), ()), "sm_90a")
+        nvrtc.cubin(Kernel(str(KERNELS / name), "any"), "sm_90a")
 
 
 @pytest.mark.parametrize(
@@ -254,9 +254,10 @@ def test_a_missing_barrier_shows():
     assert np.isnan(out[:32]).all() and np.array_equal(out[32:], x[31::-1])
 
 
-def test_a_kernel_with_other_parameters_is_refused():
-    with pytest.raises(host.KernelFault, match="indices: it has another number of parameters"):
-        run("indices", 1, 1)
+@pytest.mark.parametrize("arguments", ([], [np.int16(5)], [np.zeros(1, np.int32), np.int32(1)]))
+def test_other_parameters_are_refused(arguments):
+    with pytest.raises(host.KernelFault, match="indices: its parameters are other in number or size than the arguments"):
+        run("indices", 1, 1, *arguments)
 
 
 def test_a_crash_elsewhere_is_still_a_crash():

@@ -12,7 +12,8 @@ import triton.language as tl
 
 from reference.contract import Variant, pick
 from reference.vector_add import DTYPES, check
-from triton_impl.tensors import PLATFORM, arch, describe, on_device
+from triton_impl import tensors
+from triton_impl.tensors import describe
 
 VARIANTS = {
     "vector_add": (
@@ -56,12 +57,12 @@ def vector_add(x: torch.Tensor, y: torch.Tensor, *, out: torch.Tensor | None = N
     Raises TypeError, ValueError and Unsupported as the contract says.
     """
     info, other = describe("x", x), describe("y", y)
-    check(info, other, out=None if out is None else describe("out", out), platform=PLATFORM)
-    pick(VARIANTS["vector_add"], variant, info.dtype, arch(x))
+    check(info, other, out=None if out is None else describe("out", out), platform=tensors.PLATFORM)
+    pick(VARIANTS["vector_add"], variant, info.dtype, tensors.arch(x))
     if out is None:
         out = torch.empty_like(x)
     n = x.shape[0]
     if n:
-        with on_device(x):
+        with tensors.on_device(x):
             _vector_add[(triton.cdiv(n, BLOCK),)](x, y, out, n, BLOCK=BLOCK, num_warps=4)
     return out

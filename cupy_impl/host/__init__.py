@@ -9,7 +9,9 @@ import ctypes
 import functools
 import itertools
 import os
+import platform
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -17,7 +19,17 @@ from typing import Iterator, Mapping
 
 import numpy as np
 
-from cupy_impl.launches import SOURCES, Launch, cached, compile_error, include_directories, sources, title
+from cupy_impl.launches import (
+    SOURCES,
+    Kernel,
+    Launch,
+    cached,
+    compile_error,
+    describe_strided,
+    include_directories,
+    sources,
+    title,
+)
 from reference.contract import ArrayInfo, Unsupported, Variant, wrong_type
 
 PLATFORM = "cpu"
@@ -33,13 +45,16 @@ class KernelFault(RuntimeError):
     """A kernel did what CUDA leaves undefined; says which block and thread, what, and where in the source."""
 
 
-def describe(name: str, array) -> ArrayInfo:
-    """What the checks need to know of a NumPy array; TypeError for anything else."""
+def describe(name: str, array, written: bool = False) -> ArrayInfo:
+    """What the checks need to know of a NumPy array. written: it is an output.
+
+    Raises TypeError for anything else, ValueError for an output that may not be written.
+    """
     if not isinstance(array, np.ndarray):
         raise wrong_type(name, array, "numpy.ndarray")
-    size = array.dtype.itemsize
-    strides = tuple(stride // size for stride in array.strides)
-    return ArrayInfo(array.shape, array.dtype.name, strides, "cpu", array.ctypes.data)
+    if written and not array.flags.writeable:
+        raise ValueError(f"{name} is read-only; accepted: an array that may be written")
+    return describe_strided(name, array, "cpu", array.ctypes.data)
 
 
 def empty_like(array: np.ndarray) -> np.ndarray:
@@ -55,7 +70,8 @@ def arch(array) -> None:
 def unavailable() -> str | None:
     """Why nothing can be built here, or None."""
     if compiler() is None:
-        return "no C++ compiler: neither g++ nor clang++ is on PATH"
+        wanted = os.environ.get("CXX")
+        return f"no C++ compiler: CXX is {wanted!r}" if wanted else "no C++ compiler: neither g++ nor clang++ is on PATH"
     for header, wheel in (("cuda_fp16.h", "nvidia-cuda-runtime"), ("nv/target", "nvidia-cuda-cccl")):
         if not any((Path(path) / header).is_file() for path in include_directories()):
             return f"no CUDA header {header}: neither the wheel {wheel} nor a toolkit was found"
@@ -63,9 +79,16 @@ def unavailable() -> str | None:
 
 
 @functools.cache
-def compiler() -> str | None:
-    """The C++ compiler used: ``CXX`` where set, else g++, else clang++."""
-    return shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
+def compiler() -> tuple[str, ...] | None:
+    """The C++ compiler's command: ``CXX`` where set, else g++, else clang++; None where there is none."""
+    wanted = [shlex.split(os.environ["CXX"])] if os.environ.get("CXX") else [["g++"], ["clang++"]]
+    return next((tuple(command) for command in wanted if shutil.which(command[0])), None)
+
+
+@functools.cache
+def _compiler_identity() -> str:
+    version = subprocess.run([*compiler(), "--version"], capture_output=True, text=True).stdout
+    return f"{' '.join(compiler())} {platform.machine()} {version}"
 
 
 def rewrite(text: str, name: str, numbers: Iterator[int]) -> str:
@@ -97,52 +120,53 @@ FLAGS = (
 )
 
 
-def options(launch: Launch) -> tuple[str, ...]:
-    """The compiler's options for a launch."""
+def options(kernel: Kernel) -> tuple[str, ...]:
+    """The compiler's options for a kernel."""
     return (
         *FLAGS,
         "-fvisibility=hidden",
-        f"-DKERNEL={launch.kernel}",
-        f'-DSOURCE="{Path(launch.source).name}"',
-        *(f"-D{name}={value}" for name, value in launch.defines),
+        f"-DKERNEL={kernel.name}",
+        f'-DSOURCE="{Path(kernel.source).name}"',
+        *(f"-D{name}={value}" for name, value in kernel.defines),
         *(f"-I{path}" for path in include_directories()),
     )
 
 
-def _compile(launch: Launch, *command: str) -> None:
-    done = subprocess.run([compiler(), *command], capture_output=True, text=True)
+def _compile(kernel: Kernel, *arguments: str) -> None:
+    done = subprocess.run([*compiler(), *arguments], capture_output=True, text=True)
     if done.returncode:
-        raise compile_error(launch, Path(compiler()).name, command, done.stderr)
+        raise compile_error(kernel, Path(compiler()[0]).name, arguments, done.stderr)
 
 
 @functools.cache
-def _function(source: str, kernel: str, defines: tuple):
+def _function(kernel: Kernel):
     if reason := unavailable():
         raise Unsupported(f"the host build is not possible: {reason}")
-    launch = Launch(source, kernel, defines, (1, 1, 1), (1, 1, 1), ())
     runtime = [path.read_text() for path in sorted(HERE.rglob("*.*")) if path.suffix in (".h", ".cpp", ".cuh")]
     headers = [f"-I{path}" for path in include_directories()]
-    flags = options(launch)
+    flags = options(kernel)
 
     def build_engine(library: Path) -> None:
-        _compile(launch, *FLAGS, *headers, str(HERE / "engine.cpp"), "-o", str(library))
+        _compile(kernel, *FLAGS, *headers, str(HERE / "engine.cpp"), "-o", str(library))
 
     def build(library: Path) -> None:
         rewritten, numbers = library.parent / "rewritten", itertools.count()
         (rewritten / "include").mkdir(parents=True)
-        for path in sources(launch):
+        for path in sources(kernel):
             place = rewritten / "include" if path.parent == SOURCES / "include" else rewritten
             (place / path.name).write_text(rewrite(path.read_text(), title(path), numbers))
         # Headers written for the CPU come first, then the rewritten ones.
         first = (f"-I{HERE / 'include'}", f"-I{rewritten}", f"-I{rewritten / 'include'}")
-        _compile(launch, *first, *flags, "-x", "c++", str(HERE / "cuda_host.h"), "-o", str(library))
+        _compile(kernel, *first, *flags, "-x", "c++", str(HERE / "cuda_host.h"), "-o", str(library))
 
     # Kernels find the engine's functions among the process's.
-    ctypes.CDLL(str(cached("engine", ".so", build_engine, compiler(), *FLAGS, *runtime)), mode=ctypes.RTLD_GLOBAL)
-    texts = [path.read_text() for path in sources(launch)]
-    function = ctypes.CDLL(str(cached(kernel, ".so", build, compiler(), *flags, *runtime, *texts))).cuda_host_launch
+    engine = cached("engine", ".so", build_engine, _compiler_identity(), *FLAGS, *runtime)
+    ctypes.CDLL(str(engine), mode=ctypes.RTLD_GLOBAL)
+    texts = [path.read_text() for path in sources(kernel)]
+    library = cached(kernel.name, ".so", build, _compiler_identity(), *flags, *runtime, *texts)
+    function = ctypes.CDLL(str(library)).cuda_host_launch
     unsigned = ctypes.POINTER(ctypes.c_uint)
-    function.argtypes = (unsigned, unsigned, ctypes.c_uint, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p), ctypes.c_uint)
+    function.argtypes = (unsigned, unsigned, ctypes.c_uint, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p), unsigned, ctypes.c_uint)
     function.restype = ctypes.c_char_p
     return function
 
@@ -150,15 +174,18 @@ def _function(source: str, kernel: str, defines: tuple):
 def launch(launches: tuple[Launch, ...], arrays: Mapping[str, np.ndarray], variant: Variant) -> None:
     """Build what is not built yet and run in order; returns when the last thread is done.
 
-    Raises KernelFault.
+    Raises CompileError, KernelFault, and Unsupported for clusters.
     """
     for item in launches:
-        function = _function(item.source, item.kernel, item.defines)
+        if item.cluster != (1, 1, 1):
+            raise Unsupported(f"{item.kernel.name} has clusters of {item.cluster} blocks; built here: none")
+        function = _function(item.kernel)
         # As cuLaunchKernel takes them: the address of each argument's value.
         values = [np.uintp(arrays[a].ctypes.data) if isinstance(a, str) else a for a in item.arguments]
         cells = [np.array(value) for value in values]
         pointers = (ctypes.c_void_p * len(cells))(*(cell.ctypes.data for cell in cells))
+        sizes = (ctypes.c_uint * len(cells))(*(cell.nbytes for cell in cells))
         grid, block = (ctypes.c_uint * 3)(*item.grid), (ctypes.c_uint * 3)(*item.block)
-        fault = function(grid, block, item.shared_bytes, item.cooperative, pointers, len(cells))
+        fault = function(grid, block, item.shared_bytes, item.cooperative, pointers, sizes, len(cells))
         if fault:
-            raise KernelFault(f"{item.kernel}: {fault.decode()}")
+            raise KernelFault(f"{item.kernel.name}: {fault.decode()}")

@@ -385,19 +385,22 @@ void call(void (*kernel)(Parameters...), void** arguments)
     call(kernel, arguments, std::index_sequence_for<Parameters...>{});
 }
 
+// Whether the arguments are as many as the parameters and each of its parameter's size.
 template <typename... Parameters>
-constexpr unsigned parameters(void (*)(Parameters...))
+bool fit(void (*)(Parameters...), const unsigned* sizes, unsigned count)
 {
-    return sizeof...(Parameters);
+    const unsigned wanted[] = {sizeof(Parameters)..., 0};
+    return count == sizeof...(Parameters) && std::equal(sizes, sizes + count, wanted);
 }
 
 }  // namespace cuda_host
 
 // Returns what was reported, empty if nothing was.
 extern "C" __attribute__((visibility("default"))) const char* cuda_host_launch(
-    const unsigned* grid, const unsigned* block, unsigned shared_bytes, int cooperative, void** arguments, unsigned count)
+    const unsigned* grid, const unsigned* block, unsigned shared_bytes, int cooperative, void** arguments, const unsigned* sizes,
+    unsigned count)
 {
-    if (count != cuda_host::parameters(KERNEL)) return "it has another number of parameters";
+    if (!cuda_host::fit(KERNEL, sizes, count)) return "its parameters are other in number or size than the arguments";
     return cuda_host::run({grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, shared_bytes, cooperative != 0,
                           [](void** given) { cuda_host::call(KERNEL, given); }, arguments);
 }
