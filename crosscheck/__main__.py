@@ -1,7 +1,9 @@
 """``python -m crosscheck``: check every backend on the frozen cases and print one table."""
 
 import argparse
+import contextlib
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Callable, Iterable
@@ -39,7 +41,7 @@ def parser() -> Parser:
     add_names(p, "--dtype", f"among {', '.join(DTYPES)} (default: all)")
     p.add_argument("--case", nargs="+", metavar="ID", help="cases by id (default: those for this machine)")
     add_device(p)
-    p.add_argument("--require", default="", metavar="NAME,...", help="fail unless each of these passes a case of every operator")
+    p.add_argument("--require", metavar="NAME,...", help="fail unless each of these passes a case of every operator")
     p.add_argument("--module", metavar="NAME", help="check a module of yours too: functions named like the operators")
     p.add_argument("--json", type=Path, metavar="FILE", help="write the rows; those of an earlier run are kept or replaced")
     p.add_argument("--list", action="store_true", help="list who would run and the cases, and run nothing")
@@ -83,6 +85,7 @@ def main(argv: list[str] | None = None) -> int:
     except ValueError as error:
         print(f"python -m crosscheck: {error}", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exit that stops the workers too
     try:
         return job()
     except report.Unusable as error:
@@ -91,6 +94,9 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("python -m crosscheck: interrupted, nothing written", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # whoever read the table has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
 
 
 # Checking
@@ -104,7 +110,7 @@ def check_job(options: argparse.Namespace) -> Callable[[], int]:
     gpu = machine.find_gpu(options.device)
     tier = "gpu" if gpu else "cpu"
     cases = choose_cases(options, tier)
-    required = [name for name in options.require.split(",") if name]
+    required = options.require.split(",") if options.require is not None else []
     chosen = choose_backends(options, tier, cases, required)
     if options.list:
         return lambda: show(cases, chosen, gpu)
@@ -125,7 +131,7 @@ def choose_cases(options: argparse.Namespace, tier: str) -> list[Case]:
     else:
         cases = [c for c in CASES.values() if tier in c.sets]
     if not options.case and not options.op:
-        own = vars(check_module(options.module)) if options.module else ()
+        own = vars(check_module(options.module)) if options.module is not None else ()
         cases = [c for c in cases if backends.implemented(c.operator) or c.operator in own]
     cases = [c for c in cases if not options.op or c.operator in options.op]
     cases = [c for c in cases if not options.dtype or c.dtype in options.dtype]
@@ -136,9 +142,9 @@ def choose_cases(options: argparse.Namespace, tier: str) -> list[Case]:
 
 def choose_backends(options: argparse.Namespace, tier: str, cases: list[Case], required: list[str]) -> list[str]:
     each("--backend", options.backend, backends.BACKENDS)
-    own = [options.module] if options.module else []
+    own = [options.module] if options.module is not None else []
     each("--require", required, [*backends.BACKENDS, *own])
-    if options.module:
+    if options.module is not None:
         module, operators = check_module(options.module), sorted({c.operator for c in cases})
         if not any(hasattr(module, operator) for operator in operators):
             raise ValueError(f"--module is {options.module!r}, which has no function of an operator; accepted: {words(operators)}")
@@ -153,9 +159,11 @@ def check_module(name: str):
     if name in backends.BACKENDS:
         raise ValueError(f"--module is {name!r}, a backend's name; accepted: a module of another name")
     try:
-        module = backends.find(name).module()
-    except Exception as error:
-        raise ValueError(f"--module is {name!r}, which cannot be imported: {type(error).__name__}: {error}") from None
+        with contextlib.redirect_stdout(sys.stderr):
+            module = backends.find(name).module()
+    except (Exception, SystemExit) as error:
+        said = " | ".join(str(error).split("\n"))
+        raise ValueError(f"--module is {name!r}, which cannot be imported: {type(error).__name__}: {said}") from None
     among(f"ARRAYS of --module {name}", getattr(module, "ARRAYS", None), KINDS)
     return module
 
@@ -165,10 +173,12 @@ def check(options, gpu, environment: dict, cases: list[Case], chosen: list[str],
     rows: dict[tuple, dict] = {}
     with Workers(gpu) as workers:
         plan = {op: [(name, v) for name in chosen for v in variants(options.variant, name, op, workers)] for op in operators}
-        if options.variant and options.variant != ["all"] and not any(v for pairs in plan.values() for _, v in pairs):
-            able = [name for name in chosen if not backends.find(name).unavailable(environment["device"])]
-            known = [v for op in operators for name in able for v in workers.variants(name, op)]
-            raise report.Unusable(f"--variant is {' '.join(options.variant)!r}; accepted: all, {words(dict.fromkeys(known))}")
+        if options.variant not in (None, ["all"]):
+            mine = [name for name in chosen if has_variants(name, gpu)]
+            known = dict.fromkeys(v for op in operators for name in mine for v in workers.variants(name, op))
+            for name in options.variant:
+                if name not in known:
+                    raise report.Unusable(f"--variant is {name!r}; accepted: {words([*known, 'all'])}")
         tasks = [Task(name, case, variant) for case in cases for name, variant in plan[case.operator]]
         for task in track(tasks):
             for row in workers.run(task):
@@ -187,10 +197,16 @@ def check(options, gpu, environment: dict, cases: list[Case], chosen: list[str],
 
 def variants(asked: list[str] | None, backend: str, operator: str, workers: Workers) -> list[str | None]:
     """Which variants of a backend to run; [None] is its best, or the reason why there is none."""
-    if asked is None or backends.find(backend).role == "baseline" or backends.find(backend).unavailable("gpu" if workers.gpu else "cpu"):
+    if asked is None or not has_variants(backend, workers.gpu):
         return [None]
     has = workers.variants(backend, operator)
-    return has if asked == ["all"] else [name for name in has if name in asked]
+    return (has or [None]) if asked == ["all"] else [name for name in has if name in asked]
+
+
+def has_variants(backend: str, gpu: machine.Gpu | None) -> bool:
+    """Whether ``--variant`` speaks of a backend: of implementations that can run here, and not of baselines."""
+    found = backends.find(backend)
+    return found.role == "implementation" and not found.unavailable("gpu" if gpu else "cpu")
 
 
 def track(tasks: list[Task]):
@@ -225,14 +241,14 @@ def faults_job(options: argparse.Namespace) -> Callable[[], int]:
         raise ValueError("the faults are in tests/faults of a checkout, and this is none; accepted: to run it from one")
     environment = machine.environment(gpu)
     if options.json:
-        report.check_mergeable(options.json, environment)
+        report.check_mergeable(options.json, environment, faults.KEY)
     return lambda: check_faults(options, environment)
 
 
 def check_faults(options: argparse.Namespace, environment: dict) -> int:
     rows = faults.check(options.op or list(OPERATORS), options.backend or list(backends.IMPLEMENTATIONS), environment["device"])
     if options.json:
-        report.write(options.json, environment, rows, ("operator", "backend", "fault"))
+        report.write(options.json, environment, rows, faults.KEY)
     print(faults.table(rows))
     caught, missed = (sum(row["verdict"] == verdict for row in rows) for verdict in ("fail", "pass"))
     print(f"{caught} caught, {missed} missed, {len(rows) - caught - missed} not run")

@@ -31,8 +31,7 @@ class NumpyArrays:
     """NumPy arrays, for the host build and for implementations in NumPy."""
 
     def __init__(self, tier: str):
-        if tier != "cpu":
-            raise ValueError("NumPy arrays live on the CPU")
+        pass
 
     def put(self, values: np.ndarray) -> np.ndarray:
         return values.copy()
@@ -44,6 +43,10 @@ class NumpyArrays:
     def is_array(self, value: object) -> bool:
         return isinstance(value, np.ndarray)
 
+    def dtype(self, array) -> str:
+        """NumPy's name of an array's dtype."""
+        return array.dtype.name
+
     def poisoned(self, shape: tuple[int, ...], dtype: str) -> Poisoned:
         """An output operand between guard bands."""
         buffer = poison_bits(math.prod(shape) + 2 * GUARD, dtype).view(scalar(dtype))
@@ -51,6 +54,7 @@ class NumpyArrays:
 
     def poison_allocator(self, shape: tuple[int, ...], dtype: str) -> None:
         """Leave POISON in the memory that the next output of this size is likely to get."""
+        poison_bits(shape, dtype)
 
     def wait(self, results) -> list:
         """The results as arrays to read, when they are there; raises what went wrong on the device."""
@@ -72,12 +76,17 @@ class TorchArrays:
         return bits.view(getattr(self.torch, values.dtype.name))
 
     def get(self, array, index: np.ndarray | None = None) -> np.ndarray:
-        flat = array.detach() if index is None else array.reshape(-1)[self.torch.from_numpy(index).to(array.device)]
+        flat = array.detach().resolve_neg()
+        if index is not None:
+            flat = flat.reshape(-1)[self.torch.from_numpy(index).to(array.device)]
         bits = flat.contiguous().view(self._bits[array.element_size()]).cpu().numpy()
         return bits.view(scalar(str(array.dtype).removeprefix("torch.")))
 
     def is_array(self, value: object) -> bool:
         return isinstance(value, self.torch.Tensor)
+
+    def dtype(self, array) -> str:
+        return str(array.dtype).removeprefix("torch.")
 
     def poisoned(self, shape: tuple[int, ...], dtype: str) -> Poisoned:
         bits = self._bits[scalar(dtype).itemsize]
@@ -116,6 +125,9 @@ class CupyArrays:
     def is_array(self, value: object) -> bool:
         return isinstance(value, self.cupy.ndarray)
 
+    def dtype(self, array) -> str:
+        return array.dtype.name
+
     def poisoned(self, shape: tuple[int, ...], dtype: str) -> Poisoned:
         buffer = self._full((math.prod(shape) + 2 * GUARD,), dtype)
         return Poisoned(buffer[GUARD:-GUARD].reshape(shape), buffer)
@@ -137,10 +149,11 @@ class JaxArrays:
     def __init__(self, tier: str):
         import jax
 
-        self.jax = jax
+        self.jax, self.device = jax, jax.devices("gpu" if tier == "gpu" else "cpu")[0]
 
     def put(self, values: np.ndarray):
-        return self.jax.device_put(values)
+        # A copy: on a CPU JAX may take the very memory, and a case's own inputs are nobody's to change.
+        return self.jax.device_put(values.copy(), self.device)
 
     def from_torch(self, tensor):
         """The same memory as a JAX array."""
@@ -152,6 +165,9 @@ class JaxArrays:
 
     def is_array(self, value: object) -> bool:
         return isinstance(value, (self.jax.Array, self.jax.Ref))
+
+    def dtype(self, array) -> str:
+        return array.dtype.name
 
     def poisoned(self, shape: tuple[int, ...], dtype: str) -> Poisoned:
         return Poisoned(self.jax.new_ref(self._full(shape, dtype)))
@@ -166,5 +182,8 @@ class JaxArrays:
     def wait(self, results) -> list:
         return self.jax.block_until_ready([r[...] if isinstance(r, self.jax.Ref) else r for r in results])
 
+
+# What lives where.
+TIERS = {"cpu": ("numpy", "torch", "jax"), "gpu": ("torch", "cupy", "jax")}
 
 KINDS = {"numpy": NumpyArrays, "torch": TorchArrays, "cupy": CupyArrays, "jax": JaxArrays}

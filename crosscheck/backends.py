@@ -15,6 +15,7 @@ from typing import Callable, Mapping
 
 import numpy as np
 
+from crosscheck.arrays import TIERS
 from crosscheck.cases import OPERATORS, Case
 from crosscheck.machine import Gpu
 from reference.contract import pick, words
@@ -201,15 +202,40 @@ class Baseline(Backend):
         return functions[variant]
 
 
+class _Stranger(Backend):
+    """What holds of all implementations that are not of this project."""
+
+    def unavailable(self, tier: str) -> str | None:
+        kind = self.kind(tier)
+        return None if kind in TIERS[tier] else f"it takes {kind} arrays, and on a {tier.upper()} there are {words(TIERS[tier])} ones"
+
+    def not_run(self, case: Case, tier: str, values: list[np.ndarray]) -> str | None:
+        return _flushed(values) if self.kind(tier) == "jax" and tier == "cpu" else None
+
+
 @dataclass(frozen=True)
-class Foreign(Backend):
+class Function(_Stranger):
+    """One function that somebody hands over."""
+
+    call: Callable = None
+    arrays: str = ""
+
+    def kind(self, tier: str) -> str:
+        return self.arrays
+
+    def variants(self, operator: str) -> tuple[str, ...]:
+        return (operator,)
+
+    def function(self, operator: str, variant: str, tier: str) -> Callable:
+        return self.call
+
+
+@dataclass(frozen=True)
+class Foreign(_Stranger):
     """A module of somebody else's: functions named like operators, ``ARRAYS`` saying what they take."""
 
     def module(self):
         return importlib.import_module(self.name)
-
-    def unavailable(self, tier: str) -> str | None:
-        return "NumPy arrays are for the CPU; pass --device cpu" if tier == "gpu" and self.kind(tier) == "numpy" else None
 
     def kind(self, tier: str) -> str:
         return self.module().ARRAYS
@@ -251,6 +277,9 @@ def find(name: str) -> Backend:
 
 
 def accepts(function: Callable, keyword: str) -> bool:
-    """Whether a function takes a keyword argument of that name."""
-    parameters = inspect.signature(function).parameters.values()
-    return any(p.name == keyword or p.kind is p.VAR_KEYWORD for p in parameters)
+    """Whether a function says that it takes a keyword argument of that name."""
+    try:
+        parameter = inspect.signature(function).parameters.get(keyword)
+    except (TypeError, ValueError):  # some builtins and compiled functions say nothing
+        return False
+    return parameter is not None and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)

@@ -34,7 +34,7 @@ def half_ulp(value: np.ndarray, dtype: str) -> np.ndarray:
     """Half the spacing of ``dtype`` at float64 ``value``, subnormals included."""
     mantissa, lowest = _FORMATS[dtype]
     _, exponent = np.frexp(value)
-    return np.ldexp(0.5, np.maximum(exponent - 1, lowest) - mantissa)
+    return np.ldexp(0.5, np.maximum(np.where(value == 0, lowest, exponent - 1), lowest) - mantissa)
 
 
 def _steps(values: np.ndarray) -> np.ndarray:
@@ -61,7 +61,8 @@ def judge(out: np.ndarray, expected: Expected) -> Judgement:
         got, want = out.astype(np.float64), rounded.astype(np.float64)
         both_nan = np.isnan(got) & np.isnan(want)
         same_bits = (out.view(f"u{out.itemsize}") == rounded.view(f"u{out.itemsize}")) | both_nan
-        excess = np.abs(got - reference) - half_ulp(np.maximum(np.abs(got), np.abs(reference)), expected.dtype)
+        # The spacing on the reference's side of the output: below a power of two it is half of that above.
+        excess = np.abs(got - reference) - half_ulp(np.nextafter(got, reference), expected.dtype)
         error = np.where(excess > 0, excess / bound, 0.0)  # x / 0 is infinite
         # Nothing to spend beyond the rounding: the value must be the rounded one.
         error = np.where((bound == 0) & (got != want), np.inf, error)

@@ -26,12 +26,29 @@ FAULTS = ROOT / "tests" / "faults"
 PACKAGES = ("reference", "cuda", "cupy_impl", "triton_impl", "pallas_impl", "crosscheck")
 
 
+KEY = ("operator", "backend", "fault")  # what makes a row the same row in another run
+
+# What a failed row's reason says, and by what the fault was caught.
+CATCHERS = {
+    "were not written": "unwritten elements",
+    f"of {GUARD} elements": "guard bands",
+    "wrote to its input": "inputs compared",
+    "no answer within": "timeout",
+    "Race:": "race detector",
+    "KernelFault:": "host build",
+    "Out-of-bounds": "interpreter",
+    "the process died": "crash",
+    "the reference": "bound",
+}
+
+
 @dataclass(frozen=True)
 class Fault:
     """One fault of one backend's kernel.
 
-    name: in the words of a bug report. file: from the root. text: found there exactly once. cases: ids that
-    are run to catch it. tiers: where it can show, ``"cpu"`` and ``"gpu"``.
+    name: in the words of a bug report. file: from the root. text: found there exactly once. by: what catches it,
+    among the values of CATCHERS; anything else that fails, a typing error for one, is no catch. cases: ids that are
+    run. tiers: where it can show, ``"cpu"`` and ``"gpu"``.
     """
 
     backend: str
@@ -39,6 +56,7 @@ class Fault:
     file: str
     text: str
     replacement: str
+    by: tuple[str, ...]
     cases: tuple[str, ...]
     tiers: tuple[str, ...] = ("cpu", "gpu")
 
@@ -72,17 +90,7 @@ def caught_by(rows: list[dict]) -> dict | None:
     row = next((row for row in rows if row["verdict"] == "fail"), None)
     if row is None:
         return None
-    marks = {
-        "were not written": "unwritten elements",
-        f"of {GUARD} elements": "guard bands",
-        "wrote to its input": "inputs compared",
-        "no answer within": "timeout",
-        "Race:": "race detector",
-        "the process died": "crash",
-    }
-    by = next((by for mark, by in marks.items() if mark in row["reason"]), None)
-    if by is None:
-        by = "bound" if row["error_over_bound"] is not None else "error"
+    by = next((by for mark, by in CATCHERS.items() if mark in row["reason"]), "error")
     return {"caught_by": by, "case": row["case"], "reason": row["reason"]}
 
 
@@ -100,7 +108,8 @@ def run(fault: Fault | None, backend: str, cases: tuple[str, ...], tier: str, ke
         result = Path(scratch) / "rows.json"
         command = [sys.executable, "-m", "crosscheck", "--backend", backend, "--case", *cases, "--device", tier, "--json", str(result)]
         caches = {"ROSETTA_CACHE_DIR": kernels, "TRITON_CACHE_DIR": kernels}
-        done = subprocess.run(command, cwd=root, env=os.environ | caches, capture_output=True, text=True)
+        environment = {k: v for k, v in os.environ.items() if k != "PYTHONSAFEPATH"} | caches | {"PYTHONPATH": str(root)}
+        done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
         if not result.exists():
             raise RuntimeError(f"the check itself failed: {done.stderr.strip()[-500:]}")
         return json.loads(result.read_text())["rows"]
@@ -115,7 +124,9 @@ def judge(operator: str, fault: Fault, tier: str, controls: dict[str, str | None
     if reason := controls[fault.backend]:
         return row | {"reason": reason}
     caught = caught_by(run(fault, fault.backend, fault.cases, tier, kernels))
-    return row | ({"verdict": "fail"} | caught if caught else {"verdict": "pass", "caught_by": "nothing"})
+    if caught is None:
+        return row | {"verdict": "pass", "caught_by": "nothing"}
+    return row | {"verdict": "fail" if caught["caught_by"] in fault.by else "pass"} | caught
 
 
 def control(backend: str, faults: list[Fault], tier: str, kernels: str) -> str | None:

@@ -82,36 +82,41 @@ def _alignment(lines: list[dict]) -> list[str]:
     return ["left" if column in left else "right" for column in (lines[0] if lines else ())]
 
 
-def read(path: Path) -> dict | None:
-    """A result file of this schema, or None where there is none yet.
+def read(path: Path, fields: tuple[str, ...] = KEY) -> dict | None:
+    """A result file of this schema whose rows are told apart by ``fields``, or None where there is none yet.
 
     Raises Unusable for anything else.
     """
+    if not path.exists():
+        return None
+    if not path.is_file():
+        raise Unusable(f"{path} is no regular file; accepted: a file's path")
     try:
         document = json.loads(path.read_text())
-    except FileNotFoundError:
-        return None
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise Unusable(f"{path} is no result file: {error}") from None
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA or "rows" not in document:
-        raise Unusable(f"{path} is no result file of schema {SCHEMA}")
+    right = isinstance(document, dict) and document.get("schema") == SCHEMA and isinstance(document.get("environment"), dict)
+    rows = document.get("rows") if right else None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and set(fields) <= set(row) for row in rows):
+        raise Unusable(f"{path} is no result file of schema {SCHEMA} with such rows")
     return document
 
 
 def check_writable(path: Path) -> None:
     """Raise Unusable unless a file can be put at ``path``."""
-    if path.is_dir():
-        raise Unusable(f"{path} is a directory; accepted: a file's path")
+    if path.exists() and not path.is_file():
+        raise Unusable(f"{path} is no regular file; accepted: a file's path")
+    path = path.resolve()
     try:
         tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
         raise Unusable(f"{path} cannot be written: {error.strerror}; accepted: a path in a writable directory") from None
 
 
-def check_mergeable(path: Path, environment: dict) -> None:
+def check_mergeable(path: Path, environment: dict, fields: tuple[str, ...] = KEY) -> None:
     """Raise Unusable unless rows of this environment can be written to ``path``, beside those that are there."""
     check_writable(path)
-    document = read(path)
+    document = read(path, fields)
     if document is not None:
         there, here = dict(document["environment"]), dict(environment)
         there.pop("date", None), here.pop("date")
@@ -122,7 +127,7 @@ def check_mergeable(path: Path, environment: dict) -> None:
 
 def write(path: Path, environment: dict, rows: list[dict], fields: tuple[str, ...] = KEY) -> None:
     """Write the rows, keeping those of an earlier run that were not made anew."""
-    document = read(path)
+    document = read(path, fields)
     kept = {key(row, fields): row for row in document["rows"]} if document else {}
     if fields is KEY:
         for row in rows:  # a crash may have left a row whose variant nobody knew
@@ -138,6 +143,7 @@ def replace(path: Path, document: dict) -> None:
         lines = [json.dumps(item, allow_nan=False) for item in value] if isinstance(value, list) else None
         parts.append(f'"{name}": ' + ("[\n" + ",\n".join(lines) + "\n]" if lines else json.dumps(value, allow_nan=False)))
     text = "{\n" + ",\n".join(parts) + "\n}\n"
+    path = path.resolve()  # the file that a link means
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         new = Path(scratch) / path.name
         new.write_text(text)

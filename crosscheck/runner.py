@@ -26,9 +26,9 @@ class Task:
     variant: str | None = None
 
 
-def new_row(task: Task, gpu: Gpu | None) -> dict:
+def new_row(task: Task, backend: backends.Backend, gpu: Gpu | None) -> dict:
     """A row with nothing in it yet."""
-    backend, case = backends.find(task.backend), task.case
+    case = task.case
     return {
         "operator": case.operator,
         "backend": task.backend,
@@ -111,9 +111,9 @@ class Adapters(dict):
 class Runner:
     """Runs tasks in this process; keeps the inputs of the case it is at."""
 
-    def __init__(self, gpu: Gpu | None, functions: dict | None = None):
-        """gpu: where to run, None for the CPU. functions: name -> (function, kind of arrays), beside the backends."""
-        self.gpu, self.functions = gpu, functions or {}
+    def __init__(self, gpu: Gpu | None, own: backends.Backend | None = None):
+        """gpu: where to run, None for the CPU. own: the backend to run, instead of the one a task names."""
+        self.gpu, self.own = gpu, own
         self.tier = "gpu" if gpu else "cpu"
         self.adapters = Adapters(self.tier)
         self.inputs: Inputs | None = None
@@ -121,21 +121,20 @@ class Runner:
 
     def run(self, task: Task) -> list[dict]:
         """The task's row, and one that passed before and that this task has shown to be wrong, if any."""
-        row = new_row(task, self.gpu)
-        case, backend = task.case, backends.find(task.backend)
-        if task.backend in self.functions:
-            function, kind = self.functions[task.backend]
-        elif reason := backend.unavailable(self.tier):
+        backend, case = self.own or backends.find(task.backend), task.case
+        row = new_row(task, backend, self.gpu)
+        if reason := backend.unavailable(self.tier):
             return [row | {"reason": reason}]
-        else:
+        try:
             if not backend.variants(case.operator):
                 return [row | {"reason": f"{task.backend} has no {case.operator}"}]
-            try:
-                row["variant"] = task.variant or backend.best(case.operator, case.dtype, self.gpu)
-            except Unsupported as refusal:
-                return [row | {"verdict": "unsupported", "reason": str(refusal)}]
+            row["variant"] = task.variant or backend.best(case.operator, case.dtype, self.gpu)
             function = backend.function(case.operator, row["variant"], self.tier)
             kind = backend.kind(self.tier)
+        except Unsupported as refusal:
+            return [row | {"verdict": "unsupported", "reason": str(refusal)}]
+        except Exception as error:
+            return [row | {"verdict": "fail", "reason": brief(error)}]
         if self.inputs is None or self.inputs.case.id != case.id:
             self.inputs = None  # free the last case's memory first
             self.inputs = Inputs(case, self.tier, self.adapters)
@@ -155,6 +154,7 @@ class Runner:
             return [row | {"verdict": "unsupported", "reason": str(refusal)}]
         except Exception as error:
             self.broken = self.tier == "gpu" and not isinstance(error, (TypeError, ValueError))
+            self.inputs = None  # nobody knows what it has done to them
             return [row | {"verdict": "fail", "reason": brief(error)}]
 
     def _call(self, row: dict, function, kind: str) -> list[dict]:
@@ -172,22 +172,33 @@ class Runner:
         start = time.perf_counter()
         result = function(*arrays, **arguments)
         results = result if isinstance(result, (tuple, list)) else (result,)
+        if given:
+            # What counts is what was written there; an in-place function may return nothing.
+            outs = tuple(g.array for g in given)
+            if result is not None and (len(results) != len(outs) or any(r is not o for r, o in zip(results, outs))):
+                raise ValueError("what was returned is not what was given as out; expected: out itself, or None")
+            results = outs
         if len(results) != len(specs):
             raise ValueError(f"{len(results)} outputs were returned; expected: {', '.join(specs)}")
-        for name, value in zip(specs, results):
+        for (name, (shape, dtype)), value in zip(specs.items(), results):
             if not adapter.is_array(value):
                 raise TypeError(f"{name} is a {type(value).__module__}.{type(value).__qualname__}; expected: an array of {kind}")
-            if tuple(value.shape) != specs[name][0]:
-                raise ValueError(f"{name} has shape {tuple(value.shape)}; expected: {specs[name][0]}")
+            if tuple(value.shape) != shape or adapter.dtype(value) != dtype:
+                found = f"shape {tuple(value.shape)} and dtype {adapter.dtype(value)}"
+                raise ValueError(f"{name} has {found}; expected: {shape}, {dtype}")
         results = adapter.wait(results)
         row["seconds"] = round(time.perf_counter() - start, 6)
 
         reasons, judgements = [], {}
+        if np.float32(2.0**-149) + np.float32(0) == 0:
+            # Everything this process computes from here on would be computed that way, the reference too.
+            reasons.append("the call leaves the processor flushing subnormal numbers to zero")
+            self.broken = True
         for name, value in zip(specs, results):
             index = inputs.sample and inputs.sample[name]
             out = self._get(value, kind, index)
             judgements[name] = judge(out, inputs.expected[name])
-            if given and (unwritten := np.count_nonzero(out.view(f"u{out.itemsize}") == POISON[specs[name][1]])):
+            if (unwritten := np.count_nonzero(out.view(f"u{out.itemsize}") == POISON[specs[name][1]])):
                 reasons.append(f"{unwritten} of {out.size} elements of {name} were not written")
             if not judgements[name].ok:
                 reasons.append(_worst(name, specs[name][0], out, inputs.expected[name], judgements[name], index))
@@ -265,9 +276,15 @@ def brief(error: Exception) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
     if "Traceback (most recent call last):" in str(error):  # JAX's callbacks quote theirs
         lines = lines[-1:]
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "site-packages" not in f.filename]
-    place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
-    return f"{type(error).__name__}: {' | '.join(line.strip() for line in lines[:3])} ({place})"
+    frames = traceback.extract_tb(error.__traceback__)
+    frames = [f for f in frames if "site-packages" not in f.filename] or frames
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {shorten(' | '.join(line.strip() for line in lines[:3]))}{place}"
+
+
+def shorten(text: str, most: int = 500) -> str:
+    """The text, or its beginning where it is longer than a table bears."""
+    return text if len(text) <= most else text[:most] + " ..."
 
 
 def _numbers(judgements: dict[str, Judgement]) -> dict:

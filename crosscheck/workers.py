@@ -13,7 +13,7 @@ from pathlib import Path
 
 from crosscheck import backends
 from crosscheck.machine import Gpu
-from crosscheck.runner import Runner, Task, new_row
+from crosscheck.runner import Runner, Task, new_row, shorten
 
 TIMEOUT = 300.0  # seconds a row may take; a kernel that waits for itself takes for ever
 
@@ -39,7 +39,10 @@ def _serve(connection, log: str, gpu: Gpu | None) -> None:
         if isinstance(request, Task):
             connection.send((runner.run(request), runner.broken))
         else:
-            connection.send((backends.find(request[0]).variants(request[1]), False))
+            try:
+                connection.send((backends.find(request[0]).variants(request[1]), False))
+            except Exception:
+                return
         if runner.broken:
             return
 
@@ -62,9 +65,12 @@ class _Worker:
         child.close()
 
     def last_words(self) -> str:
-        lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        with self.log.open("rb") as file:
+            file.seek(max(0, self.log.stat().st_size - 65536))
+            text = file.read().decode(errors="replace")
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
         fatal = [line for line in lines if line.startswith("Fatal Python error")]
-        return " | ".join(fatal or lines[-3:])
+        return shorten(" | ".join(fatal or lines[-3:]))
 
     def stop(self) -> None:
         self.connection.close()
@@ -82,6 +88,7 @@ class Workers:
         """gpu: where to run, None for the CPU. timeout: seconds a row may take."""
         self.gpu, self.timeout = gpu, timeout
         self._workers: dict[tuple, _Worker] = {}
+        self._deaths: dict[str, int] = {}  # of a backend's process, one after the other
 
     def __enter__(self):
         return self
@@ -91,21 +98,34 @@ class Workers:
             worker.stop()
         self._workers.clear()
 
-    def _worker(self, backend: str) -> tuple[tuple, _Worker]:
-        environment = _GPU_ENVIRONMENT if self.gpu else backends.find(backend).cpu_environment
-        if environment not in self._workers:
-            self._workers[environment] = _Worker(environment, self.gpu)
-        return environment, self._workers[environment]
+    def _worker(self, name: str) -> tuple[tuple, _Worker]:
+        backend = backends.find(name)
+        environment = _GPU_ENVIRONMENT if self.gpu else backend.cpu_environment
+        # A stranger gets a process of its own: what it leaves behind is nobody else's.
+        key = environment, name if name not in backends.BACKENDS else ""
+        if key not in self._workers:
+            self._workers[key] = _Worker(environment, self.gpu)
+        return key, self._workers[key]
 
     def variants(self, backend: str, operator: str) -> list[str]:
-        """Names of the variants of an operator that a backend which can run here has."""
-        _, worker = self._worker(backend)
-        worker.connection.send((backend, operator))
-        return list(worker.connection.recv()[0])
+        """Names of the variants of an operator that a backend which can run here has, [] where it fails to say."""
+        key, worker = self._worker(backend)
+        try:
+            worker.connection.send((backend, operator))
+            return list(worker.connection.recv()[0])
+        except (EOFError, OSError):
+            self._workers.pop(key).stop()
+            return []
 
     def run(self, task: Task) -> list[dict]:
-        """Runner.run in the backend's process; a process that dies or does not answer is a ``fail``."""
-        environment, worker = self._worker(task.backend)
+        """Runner.run in the backend's process; a process that dies or does not answer is a ``fail``.
+
+        After two deaths in a row the backend's further rows are failed unrun.
+        """
+        if self._deaths.get(task.backend, 0) >= 2:
+            reason = "not tried after its process died, or did not answer, twice in a row"
+            return [new_row(task, backends.find(task.backend), self.gpu) | {"verdict": "fail", "reason": reason}]
+        key, worker = self._worker(task.backend)
         reason = None
         try:
             worker.connection.send(task)
@@ -120,8 +140,9 @@ class Workers:
             how = signal.Signals(-code).name if code is not None and code < 0 else f"exit status {code}"
             words = worker.last_words()
             reason = f"the process died ({how})" + (f": {words}" if words else "")
+        self._deaths[task.backend] = 0 if reason is None else self._deaths.get(task.backend, 0) + 1
         if reason is not None:
-            rows, broken = [new_row(task, self.gpu) | {"verdict": "fail", "reason": reason}], True
-        if broken:
-            self._workers.pop(environment).stop()
+            rows = [new_row(task, backends.find(task.backend), self.gpu) | {"verdict": "fail", "reason": reason}]
+        if reason is not None or broken:
+            self._workers.pop(key).stop()
         return rows

@@ -1,6 +1,6 @@
 """Vector add: out[i] = x[i] + y[i].
 
-contract  reference/vector_add.py; ``out=`` takes a ``jax.Ref``
+contract  reference/vector_add.py; ``out=`` takes a ``jax.Ref``, which is neither x nor y
 mapping   one warpgroup owns TILE elements, the last one also the tail
 traffic   reads 2 n and writes n elements (up to one tile of them twice), n additions: memory decides
 limits    Hopper; below SMALL elements the wrapper pads, which launches four small kernels more
@@ -76,22 +76,22 @@ def _launch(x, y, out, interpret):
 
 
 @functools.partial(jax.jit, static_argnames="interpret")
-def _into(x, y, out, interpret):
+def _new(x, y, interpret):
     n = x.shape[0]
-    if n >= SMALL:
+    if 0 < n < SMALL:
+        return _new(*(jnp.pad(array, (0, SMALL - n)) for array in (x, y)), interpret)[:n]
+    out = jax.empty_ref(jax.ShapeDtypeStruct(x.shape, x.dtype))
+    if n:
         _launch(x, y, out, interpret)
-    elif n:
-        x, y = (jnp.pad(array, (0, SMALL - n)) for array in (x, y))
-        padded = jax.empty_ref(jax.ShapeDtypeStruct(x.shape, x.dtype))
-        _launch(x, y, padded, interpret)
-        out[...] = padded[:n]
+    return jax.freeze(out)
 
 
 @functools.partial(jax.jit, static_argnames="interpret")
-def _new(x, y, interpret):
-    out = jax.empty_ref(jax.ShapeDtypeStruct(x.shape, x.dtype))
-    _into(x, y, out, interpret)
-    return jax.freeze(out)
+def _into(x, y, out, interpret):
+    if x.shape[0] < SMALL:
+        out[...] = _new(x, y, interpret)
+    else:
+        _launch(x, y, out, interpret)
 
 
 def vector_add(x: jax.Array, y: jax.Array, *, out: jax.Ref | None = None, variant: str | None = None, interpret=None):
@@ -102,7 +102,7 @@ def vector_add(x: jax.Array, y: jax.Array, *, out: jax.Ref | None = None, varian
     Raises TypeError, ValueError and Unsupported as the contract says.
     """
     info, other = describe("x", x), describe("y", y)
-    target = None if out is None else describe("out", out)
+    target = None if out is None else describe("out", out, ref=True)
     check(info, other, out=target, platform="cpu" if interpret else "cuda")
     pick(VARIANTS["vector_add"], variant, info.dtype, arrays.arch(x, interpret))
     if out is None:

@@ -125,10 +125,10 @@ def words(names) -> str:
     return f"{', '.join(first)} or {last}" if first else last
 
 
-def among(what: str, value: str, accepted) -> str:
-    """``value`` itself if it is accepted; otherwise ValueError."""
-    if value not in accepted:
-        names = list(accepted)
+def among(what: str, value: object, accepted) -> object:
+    """``value`` itself if it is among the accepted names; otherwise ValueError."""
+    names = list(accepted)
+    if value not in names:
         raise ValueError(f"{what} is {value!r}; accepted: {words(names) if len(names) <= 12 else f'one of {len(names)}'}")
     return value
 

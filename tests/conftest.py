@@ -20,7 +20,7 @@ def pytest_configure(config):
     try:
         config.gpu = machine.find_gpu(config.getoption("--device"))
         for name in filter(None, config.getoption("--require").split(",")):
-            machine.among("--require", name, backends.BACKENDS)
+            machine.among("--require", name, backends.IMPLEMENTATIONS)
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
     config.tier = "gpu" if config.gpu else "cpu"

@@ -1,5 +1,7 @@
 """The check itself: right functions pass, and every way of being wrong that it knows is seen."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -61,6 +63,21 @@ def before_the_start(x, y, out):
     return out
 
 
+def out_ignored(x, y, out=None):
+    return x + y
+
+
+def out_ruined(x, y, out):
+    out[...] = 7
+    return x + y
+
+
+def unwritten_where_nan_is_due(x, y, out):
+    total = right(x, y)
+    nan = np.flatnonzero(np.isnan(total))[0]
+    out[:nan], out[nan + 1 :] = total[:nan], total[nan + 1 :]
+
+
 def input_changed(x, y):
     total = x + y
     y[3] += 1
@@ -99,8 +116,11 @@ def raises(x, y):
         (past_the_end, CASE, "1 of 4096 elements past the end of out were written, the nearest 3 away"),
         (before_the_start, CASE, "1 of 4096 elements before out were written, the nearest 1 away"),
         (input_changed, CASE, "the call wrote to its input y"),
-        (wrong_dtype, CASE, "dtype float64; expected: (1025,), float32"),
-        (wrong_shape, CASE, "out has shape (1024,); expected: (1025,)"),
+        (wrong_dtype, CASE, "out has shape (1025,) and dtype float64; expected: (1025,), float32"),
+        (wrong_shape, CASE, "out has shape (1024,) and dtype float32; expected: (1025,), float32"),
+        (out_ignored, CASE, "what was returned is not what was given as out; expected: out itself, or None"),
+        (out_ruined, CASE, "what was returned is not what was given as out; expected: out itself, or None"),
+        (unwritten_where_nan_is_due, "vector_add-float32-169-special", "1 of 169 elements of out were not written"),
         (two_results, CASE, "2 outputs were returned; expected: out"),
         (a_word, CASE, "out is a builtins.str; expected: an array of numpy"),
         (raises, CASE, "RuntimeError: no such luck (test_check.py:"),
@@ -110,6 +130,63 @@ def test_wrong_fails(fn, case, reason):
     (row,) = check(fn, [case])
     assert row["verdict"] == "fail"
     assert reason in row["reason"]
+
+
+def in_place(x, y, out):
+    np.add(x, y, out=out)
+
+
+def any_keyword(x, y, **rest):
+    assert not rest
+    return x + y
+
+
+@pytest.mark.parametrize("fn", [in_place, any_keyword, functools.partial(right), lambda x, y: right(x, y)])
+def test_right_functions_of_every_kind_pass(fn):
+    (row,) = check(fn)
+    assert row["verdict"] == "pass", row["reason"]
+
+
+def test_functions_that_say_nothing_of_themselves_pass():
+    torch = pytest.importorskip("torch")
+    jax = pytest.importorskip("jax")
+    for fn, arrays in ((torch.add, "torch"), (torch.Tensor.add, "torch"), (jax.jit(lambda x, y: x + y), "jax")):
+        rows = crosscheck.check(fn, operator="vector_add", arrays=arrays, device="cpu")
+        wrong = [row for row in rows if row["verdict"] not in ("pass", "not run")]
+        assert not wrong, wrong[0]
+        assert any(row["verdict"] == "pass" for row in rows)
+
+
+def test_a_name_is_only_a_name():
+    def torch(x, y):
+        return x
+
+    torch.__name__ = "torch"
+    (row,) = check(torch)
+    assert (row["backend"], row["role"], row["verdict"]) == ("torch", "implementation", "fail")
+
+
+def test_a_call_that_raises_may_have_spoilt_its_inputs():
+    def spoils(x, y):
+        y += 1
+        raise RuntimeError("now")
+
+    calls = iter((spoils, right))
+    rows = check(lambda x, y: next(calls)(x, y), [CASE, CASE])
+    assert [row["verdict"] for row in rows] == ["fail", "pass"]
+
+
+def test_jax_does_not_get_the_very_inputs():
+    pytest.importorskip("jax")
+    torch = pytest.importorskip("torch")
+
+    def changes(x, y):
+        total = (x + y).block_until_ready()
+        torch.from_dlpack(y)[3] += 1
+        return total
+
+    rows = crosscheck.check(changes, operator="vector_add", cases=[CASE] * 4, arrays="jax", device="cpu")
+    assert {row["reason"] for row in rows} == {"the call wrote to its input y"}
 
 
 def test_one_backend_cannot_spoil_the_inputs_of_the_next():
@@ -134,7 +211,8 @@ def test_inputs_are_the_same_bytes_everywhere():
 def test_refused_names():
     for arguments, message in (
         ({"operator": "vectoradd"}, "operator is 'vectoradd'; accepted: "),
-        ({"arrays": "list"}, "arrays is 'list'; accepted: numpy, torch, cupy or jax"),
+        ({"arrays": "list"}, "arrays is 'list'; accepted: numpy, torch or jax"),
+        ({"arrays": "cupy"}, "arrays is 'cupy'; accepted: numpy, torch or jax"),
         ({"device": "tpu"}, "device is 'tpu'; accepted: auto, gpu or cpu"),
         ({"cases": ["vector_add-float32-1026"]}, "case is 'vector_add-float32-1026'; accepted: "),
     ):
@@ -150,6 +228,30 @@ def test_a_crash_costs_its_own_row():
         rows = [workers.run(Task("tests.doubles.crash", CASES[f"vector_add-float32-{n}"]))[0] for n in (1023, 1025, 2047)]
     assert [row["verdict"] for row in rows] == ["pass", "fail", "pass"]
     assert rows[1]["reason"] == "the process died (SIGABRT): Fatal Python error: Aborted"
+
+
+def test_a_crash_that_comes_late_is_its_own():
+    with Workers(None) as workers:
+        for n in (1023, 1025, 2047):
+            workers.run(Task("tests.doubles.late", CASES[f"vector_add-float32-{n}"]))
+            (row,) = workers.run(Task("cuda", CASES[f"vector_add-float32-{n}"]))
+            assert row["verdict"] == "pass", row["reason"]
+
+
+def test_whoever_dies_twice_is_not_tried_again():
+    with Workers(None) as workers:
+        rows = [workers.run(Task("tests.doubles.crash", CASES[CASE]))[0] for _ in range(3)]
+    assert rows[1]["reason"].startswith("the process died")
+    assert rows[2]["reason"] == "not tried after its process died, or did not answer, twice in a row"
+
+
+def test_flushing_subnormals_is_seen_and_stays_with_whoever_does_it():
+    pytest.importorskip("torch")
+    with Workers(None) as workers:
+        case = CASES["vector_add-float32-1031-subnormal"]
+        rows = [workers.run(Task(name, case))[0] for name in ("tests.doubles.flushes", "cuda")]
+    assert "the call leaves the processor flushing subnormal numbers to zero" in rows[0]["reason"]
+    assert rows[1]["verdict"] == "pass", rows[1]["reason"]
 
 
 def test_deprecated_api_in_our_code_is_a_failure():

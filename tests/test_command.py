@@ -3,11 +3,13 @@
 import json
 import subprocess
 import sys
+import time
+import types
 
 import pytest
 
-from crosscheck import report
-from crosscheck.__main__ import main
+from crosscheck import backends, report
+from crosscheck.__main__ import main, variants
 
 CASE = "vector_add-float32-1025"
 KEYS = {
@@ -36,7 +38,11 @@ def run(capsys, *arguments):
         (["--module", "json"], "ARRAYS of --module json is None; accepted: numpy, torch, cupy or jax"),
         (["--module", "cuda"], "--module is 'cuda', a backend's name; accepted: a module of another name"),
         (["--json", "no/such/directory/rows.json"], "cannot be written: No such file or directory; accepted: a path in a writable"),
-        (["--json", "."], ". is a directory; accepted: a file's path"),
+        (["--json", "."], ". is no regular file; accepted: a file's path"),
+        (["--json", "/dev/null"], "/dev/null is no regular file; accepted: a file's path"),
+        (["--require", ","], "--require is ''; accepted: cuda, "),
+        (["--module", ""], "--module is '', which cannot be imported: ValueError: Empty module name"),
+        (["--module", "tests.doubles.exits"], "--module is 'tests.doubles.exits', which cannot be imported: SystemExit: 0"),
         (["--frobnicate"], "unrecognized arguments: --frobnicate"),
         (["--op"], "argument --op: expected at least one argument"),
         (["faults", "--op", "vectoradd"], "--op is 'vectoradd'; accepted: "),
@@ -62,10 +68,54 @@ def test_a_module_without_the_function(capsys, tmp_path, monkeypatch):
     assert status == 2 and "--module is 'strangers', which has no function of an operator; accepted: " in err
 
 
-def test_an_unknown_variant(capsys):
-    status, out, err = run(capsys, "--device", "cpu", "--backend", "cuda", "--case", CASE, "--variant", "warp")
+@pytest.mark.parametrize(
+    "backend, variants, accepted",
+    [
+        ("cuda", ["warp"], "vector_add or all"),
+        ("cuda", ["vector_add", "warp"], "vector_add or all"),
+        ("torch", ["warp"], "all"),
+        ("cupy", ["warp"], "all"),
+    ],
+)
+def test_an_unknown_variant(capsys, backend, variants, accepted):
+    status, out, err = run(capsys, "--device", "cpu", "--backend", backend, "--case", CASE, "--variant", *variants)
     assert (status, out) == (2, "")
-    assert err == "python -m crosscheck: --variant is 'warp'; accepted: all, vector_add\n"
+    assert err == f"python -m crosscheck: --variant is 'warp'; accepted: {accepted}\n"
+
+
+def test_all_variants_of_what_is_not_there(monkeypatch):
+    """An implementation that cannot run has its reason in the table, also where its variants are asked for."""
+    monkeypatch.setattr(backends.Triton, "unavailable", lambda self, tier: "triton not installed")
+    assert variants(["all"], "triton", "vector_add", types.SimpleNamespace(gpu=None)) == [None]
+
+
+def test_a_link_is_followed(capsys, tmp_path):
+    (tmp_path / "link.json").symlink_to(tmp_path / "rows.json")
+    assert run(capsys, "--device", "cpu", "--backend", "cuda", "--case", CASE, "--json", str(tmp_path / "link.json"))[0] == 0
+    assert (tmp_path / "link.json").is_symlink() and json.loads((tmp_path / "rows.json").read_text())["rows"]
+
+
+def test_a_termination_stops_the_workers():
+    command = [sys.executable, "-m", "crosscheck", "--device", "cpu", "--backend", "torch", "--case", CASE, "--module", "tests.doubles.hang"]
+    process = subprocess.Popen(command)
+    children = lambda: subprocess.run(["ps", "--ppid", str(process.pid), "-o", "pid="], capture_output=True, text=True).stdout.split()
+    for _ in range(100):
+        time.sleep(0.1)
+        if len(workers := children()) >= 3:  # torch's, the stranger's, and multiprocessing's own
+            break
+    process.terminate()
+    assert process.wait(timeout=30) == 143
+    for _ in range(100):
+        states = subprocess.run(["ps", "-o", "stat=", "-p", ",".join(workers)], capture_output=True, text=True).stdout.split()
+        if all(state.startswith("Z") for state in states):
+            return
+        time.sleep(0.1)
+    pytest.fail(f"still there: {states}")
+
+
+def test_half_a_reader_is_no_error():
+    done = subprocess.run(f"{sys.executable} -m crosscheck --list --device cpu | head -n 1", shell=True, capture_output=True, text=True)
+    assert done.stdout.startswith("cuda: ") and "Traceback" not in done.stderr
 
 
 def test_rows_and_table(capsys, tmp_path):
@@ -101,6 +151,9 @@ def test_rows_and_table(capsys, tmp_path):
     [
         ("{", "is no result file"),
         ("[]", "is no result file of schema 1"),
+        ('{"schema": 1, "environment": {}, "rows": [{"operator": "a", "backend": "b", "fault": "c"}]}', "with such rows"),
+        ('{"schema": 1, "environment": {}, "rows": 5}', "with such rows"),
+        ('{"schema": 1, "rows": []}', "with such rows"),
         ('{"schema": 2, "rows": []}', "is no result file of schema 1"),
         ('{"schema": 1, "rows": [], "environment": {"device": "gpu"}}', "holds rows of another environment (device, "),
     ],

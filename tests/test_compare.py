@@ -56,6 +56,18 @@ def test_half_ulp_is_half_the_spacing(dtype):
         assert half_ulp(v.astype(np.float64), dtype)[0] == (float(above[0]) - float(v[0])) / 2, value
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_spacing_halves_below_a_power_of_two(dtype):
+    one = np.array([1.0]).astype(scalar(dtype))
+    below = (one.view(f"u{one.itemsize}") - 1).view(one.dtype)
+    step = 1.0 - float(below[0].astype(np.float64))
+    assert not judge(below, expected([1.0], 1e-12, dtype)).ok
+    assert judge(below, expected([1.0 - step / 2], 1e-12, dtype)).error_over_bound == 0
+    assert not judge(one, expected([1.0 - step * 0.6], 1e-12, dtype)).ok
+    assert judge(one, expected([1.0 + step], 1e-12, dtype)).error_over_bound == 0
+    assert half_ulp(np.zeros(1), dtype)[0] == float(ml_dtypes.finfo(one.dtype).smallest_subnormal) / 2
+
+
 def test_rounding_is_free_and_arithmetic_is_counted():
     third = 1 / 3
     right = np.float32(third)

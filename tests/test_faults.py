@@ -17,7 +17,7 @@ def test_faults_fit_their_sources(operator, fault, tmp_path):
     faults.apply(fault, tmp_path)
     assert fault.replacement in copy.read_text()
     assert {CASES[case].operator for case in fault.cases} == {operator}
-    assert set(fault.tiers) <= {"cpu", "gpu"}
+    assert set(fault.tiers) <= {"cpu", "gpu"} and set(fault.by) <= {*faults.CATCHERS.values(), "error"}
 
 
 def test_three_faults_or_more_of_each_implementation_show_on_each_tier():
@@ -32,7 +32,7 @@ def test_three_faults_or_more_of_each_implementation_show_on_each_tier():
 def test_a_stale_fault_is_an_error(tmp_path, text, times):
     (tmp_path / "kernel.cu").write_text("int i = 0; ++i;\n")
     with pytest.raises(faults.StaleFault, match="a fault needs it once"):
-        faults.apply(Fault("cuda", "stale", "kernel.cu", text, "", ()), tmp_path)
+        faults.apply(Fault("cuda", "stale", "kernel.cu", text, "", (), ()), tmp_path)
 
 
 def test_all_are_caught(pytestconfig):
@@ -59,11 +59,20 @@ def row(verdict="fail", reason="", error=None):
         ("Race: RACE DETECTED", None, "race detector"),
         ("the process died (SIGSEGV)", None, "crash"),
         ("out[0] is 1, the reference 2", 3.0, "bound"),
-        ("IndexError: Out-of-bounds read", None, "error"),
+        ("IndexError: Out-of-bounds read", None, "interpreter"),
+        ("KernelFault: softmax: block (0, 0, 0)", None, "host build"),
+        ("CompileError: cuda/softmax.cu: g++ could not compile it", None, "error"),
     ],
 )
 def test_what_caught_it(reason, error, by):
     assert faults.caught_by([row("pass"), row(reason=reason, error=error)])["caught_by"] == by
+
+
+@pytest.mark.parametrize("by, verdict", [(("bound",), "pass"), (("guard bands", "crash"), "fail")])
+def test_a_fault_caught_by_accident_is_missed(monkeypatch, by, verdict):
+    fault = Fault("cuda", "any", "cuda/vector_add.cu", "", "", by, ("a",))
+    monkeypatch.setattr(faults, "run", lambda *_: [row("fail", "the process died (SIGSEGV)")])
+    assert faults.judge("vector_add", fault, "cpu", {"cuda": None}, "")["verdict"] == verdict
 
 
 def test_nothing_caught_it():
@@ -72,7 +81,7 @@ def test_nothing_caught_it():
 
 def test_a_control_that_fails_is_no_catch(monkeypatch):
     """A check that fails without the fault would catch anything."""
-    fault = Fault("cuda", "any", "cuda/vector_add.cu", "", "", ("a",))
+    fault = Fault("cuda", "any", "cuda/vector_add.cu", "", "", ("bound",), ("a",))
     monkeypatch.setattr(faults, "run", lambda *_: [row("fail", "broken anyway")])
     reason = faults.control("cuda", [fault], "cpu", "")
     assert reason == "without a fault a is fail: broken anyway"

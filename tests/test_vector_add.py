@@ -171,6 +171,64 @@ def test_pallas_under_jit(pytestconfig):
     assert np.array_equal(jax.jit(lambda a: function(a, a) * 2)(x), 4 * np.arange(1025.0))
 
 
+@pytest.mark.parametrize("n", (3, 200))
+def test_pallas_out_is_a_ref_and_inputs_are_none(n, pytestconfig):
+    backend = backends.find("pallas")
+    if reason := backend.unavailable(pytestconfig.tier):
+        pytest.skip(reason)
+    import jax
+    from jax.experimental.pallas import mosaic_gpu as plgpu
+
+    function, x = backend.function("vector_add", "vector_add", pytestconfig.tier), jax.numpy.ones(n)
+    with pytest.raises(TypeError, match="out is a .*; accepted: jax.Ref"):
+        function(x, x, out=jax.numpy.zeros(n))
+    with pytest.raises(TypeError, match="x is a .*Ref; accepted: jax.Array"):
+        function(jax.new_ref(x), x)
+    # Without the race detector, which takes the elements of a batch for threads that share their rows.
+    quiet = {"interpret": plgpu.InterpretGPUParams()} if pytestconfig.tier == "cpu" else {}
+    call = lambda x, y: backend.module("vector_add").vector_add(x, y, **quiet)
+    assert np.array_equal(jax.vmap(call)(jax.numpy.ones((2, n)), jax.numpy.ones((2, n))), np.full((2, n), 2.0))
+
+
+def test_pallas_refuses_what_it_cannot_be_traced_for():
+    pytest.importorskip("jax")
+    code = """
+import jax
+from pallas_impl.vector_add import vector_add
+x = jax.numpy.ones(8)
+for call in (lambda: jax.jit(vector_add)(x, x), lambda: vector_add(x, x, interpret=True)):
+    try:
+        call()
+    except (TypeError, ValueError) as error:
+        print(type(error).__name__, error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"JAX_PLATFORMS": "cpu"}, cwd=ROOT)
+    assert done.stdout.splitlines() == [
+        "ValueError the call is traced for cpu; accepted: a cuda device, or interpret=",
+        "TypeError interpret is True; accepted: None or a plgpu.InterpretGPUParams",
+    ], done.stderr
+
+
+def test_triton_refuses_tensors_that_are_not_what_their_memory_holds(pytestconfig):
+    backend = backends.find("triton")
+    if reason := backend.unavailable(pytestconfig.tier):
+        pytest.skip(reason)
+    import torch
+
+    function = backend.function("vector_add", "vector_add", pytestconfig.tier)
+    device = "cuda" if pytestconfig.tier == "gpu" else "cpu"
+    x = torch.ones(3, device=device)
+    with pytest.raises(ValueError, match="x is a lazily negated or conjugated view"):
+        function(torch.tensor([1 + 2j] * 3, device=device).conj().imag, x)
+    with pytest.raises(ValueError, match="x has layout torch.sparse_coo; accepted: torch.strided"):
+        function(x.to_sparse(), x)
+    needy = x.clone().requires_grad_()
+    with pytest.raises(NotImplementedError, match="y requires a gradient, which is lost here"):
+        function(x, needy)
+    with torch.no_grad():
+        assert function(x, needy).tolist() == [2, 2, 2]
+
+
 def test_pallas_refuses_sharded_arrays():
     pytest.importorskip("jax")
     code = """

@@ -5,7 +5,7 @@ import contextlib
 import torch
 import triton
 
-from reference.contract import ArrayInfo, wrong_type
+from reference.contract import ArrayInfo, Unsupported, wrong_type
 
 # Triton decides at import whether kernels are compiled or interpreted.
 INTERPRETED = triton.knobs.runtime.interpret
@@ -13,9 +13,19 @@ PLATFORM = "cpu" if INTERPRETED else "cuda"
 
 
 def describe(name: str, tensor) -> ArrayInfo:
-    """What the checks need to know of a tensor; TypeError for anything else."""
+    """What the checks need to know of a tensor.
+
+    Raises TypeError for anything else, ValueError for tensors whose memory does not hold their values as they are,
+    Unsupported for one that wants a gradient.
+    """
     if not isinstance(tensor, torch.Tensor):
         raise wrong_type(name, tensor, "torch.Tensor")
+    if tensor.layout is not torch.strided:
+        raise ValueError(f"{name} has layout {tensor.layout}; accepted: torch.strided")
+    if tensor.is_neg() or tensor.is_conj():
+        raise ValueError(f"{name} is a lazily negated or conjugated view; accepted: tensors that hold their values")
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise Unsupported(f"{name} requires a gradient, which is lost here; built here: calls under torch.no_grad()")
     dtype = str(tensor.dtype).removeprefix("torch.")
     return ArrayInfo(tuple(tensor.shape), dtype, tensor.stride(), str(tensor.device), tensor.data_ptr())
 

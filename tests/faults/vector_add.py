@@ -12,6 +12,7 @@ FAULTS = (
         "cuda/vector_add.cu",
         "i < n; ++i",
         "i < first + VECTOR; ++i",
+        ("guard bands",),
         TAILS,
     ),
     Fault(
@@ -20,6 +21,7 @@ FAULTS = (
         "cuda/vector_add.cu",
         "for (long long i = first; i < n",
         "for (long long i = first + 1; i < n",
+        ("unwritten elements",),
         TAILS,
     ),
     Fault(
@@ -28,6 +30,7 @@ FAULTS = (
         "cuda/vector_add.cu",
         "static_cast<SCALAR>(static_cast<float>(x) + static_cast<float>(y))",
         "__float2bfloat16_rz(static_cast<float>(x) + static_cast<float>(y))",
+        ("bound",),
         ("vector_add-bfloat16-1025",),
     ),
     Fault(
@@ -36,6 +39,7 @@ FAULTS = (
         "cuda/vector_add.cu",
         "(static_cast<long long>(blockIdx.x) * BLOCK + threadIdx.x) * VECTOR",
         "(static_cast<int>(blockIdx.x) * BLOCK + static_cast<int>(threadIdx.x)) * VECTOR",
+        ("unwritten elements", "error", "crash"),
         PAST_2_31,
         ("gpu",),
     ),
@@ -45,6 +49,7 @@ FAULTS = (
         "triton_impl/vector_add.py",
         "total.to(out_ptr.dtype.element_ty), mask=inside)",
         "total.to(out_ptr.dtype.element_ty))",
+        ("guard bands",),
         TAILS,
     ),
     Fault(
@@ -53,6 +58,7 @@ FAULTS = (
         "triton_impl/vector_add.py",
         "inside = offsets < n",
         "inside = offsets < n - 1",
+        ("unwritten elements",),
         TAILS,
     ),
     Fault(
@@ -61,6 +67,7 @@ FAULTS = (
         "triton_impl/vector_add.py",
         "if first + BLOCK <= n:",
         "if first <= n:",
+        ("guard bands",),
         TAILS,
     ),
     Fault(
@@ -69,6 +76,7 @@ FAULTS = (
         "triton_impl/vector_add.py",
         "tl.program_id(0).to(tl.int64) * BLOCK",
         "tl.program_id(0) * BLOCK",
+        ("unwritten elements", "error", "crash"),
         PAST_2_31,
         ("gpu",),
     ),
@@ -78,6 +86,7 @@ FAULTS = (
         "pallas_impl/vector_add.py",
         "if n % tile:",
         "if False:",
+        ("unwritten elements",),
         TAILS,
     ),
     Fault(
@@ -86,6 +95,7 @@ FAULTS = (
         "pallas_impl/vector_add.py",
         "add(n - tile, 1)",
         "add(n - tile - 1, 1)",
+        ("unwritten elements",),
         TAILS,
     ),
     Fault(
@@ -94,6 +104,7 @@ FAULTS = (
         "pallas_impl/vector_add.py",
         "grid=(size // (TILE if size >= TILE else SMALL),)",
         "grid=(pl.cdiv(size, TILE if size >= TILE else SMALL),)",
+        ("interpreter",),
         TAILS,
         # On a GPU a Pallas output has no guard bands, and what lies past its end is nobody's.
         ("cpu",),
@@ -104,6 +115,7 @@ FAULTS = (
         "pallas_impl/vector_add.py",
         "firsts = range(0, max(n - TILE, 1), PART)",
         "firsts = [0]",
+        ("unwritten elements", "error", "crash"),
         ("vector_add-float16-2147485699",),
         ("gpu",),
     ),
