@@ -20,7 +20,7 @@ from tabulate import tabulate
 from crosscheck import backends, machine, report
 from crosscheck.cases import CASES, OPERATORS
 from crosscheck.runner import Runner, Task
-from reference.contract import among, scalar
+from reference.contract import scalar
 
 CASE = "vector_add-float32-268435456"
 BATCHES, CALLS = 5, 20
@@ -69,16 +69,28 @@ def measure(functions: dict, batches: int = BATCHES, calls: int = CALLS) -> dict
 
 
 def main(argv: list[str] | None = None) -> int:
-    p = argparse.ArgumentParser(prog="python -m bench.device_time", description=__doc__.split(": ", 1)[1].split("\n")[0])
+    p = argparse.ArgumentParser(
+        prog="python -m bench.device_time", description=__doc__.split(": ", 1)[1].split("\n")[0]
+    )
     p.add_argument("--case", default=CASE, metavar="ID", help=f"a case of the table (default: {CASE})")
     p.add_argument("--json", type=Path, metavar="FILE", help="write the records")
     options = p.parse_args(argv)
     try:
-        case = CASES[among("--case", options.case, CASES)]
-        gpu = machine.find_gpu("gpu")
+        if options.case not in CASES:
+            raise ValueError(
+                f"--case is {options.case!r}; accepted: an id that python -m crosscheck --list prints, or {CASE}"
+            )
+        case = CASES[options.case]
+        gpu = machine.find_gpu("auto")
+        if gpu is None:
+            raise ValueError("CUDA shows no GPU here; accepted: a machine with one")
         environment = machine.environment(gpu)
         if options.json:
             report.check_writable(options.json)
+            if options.json.exists() and '"records"' not in options.json.read_text(errors="replace"):
+                raise ValueError(
+                    f"--json {options.json} is no file of such records; accepted: a new path, or one to replace"
+                )
     except ValueError as error:
         print(f"python -m bench.device_time: {error}", file=sys.stderr)
         return 2
@@ -124,11 +136,23 @@ def main(argv: list[str] | None = None) -> int:
     if options.json:
         report.replace(options.json, {"schema": 1, "environment": environment, "records": records})
     lines = [
-        [r["backend"], r["device_us"], f"{min(r['batch_medians_us']):.1f} to {max(r['batch_medians_us']):.1f}", r["tb_s"], r["speedup"]]
+        [
+            r["backend"],
+            r["device_us"],
+            f"{min(r['batch_medians_us']):.1f} to {max(r['batch_medians_us']):.1f}",
+            r["tb_s"],
+            r["speedup"],
+        ]
         for r in records
     ]
     print(case.id)
-    print(tabulate(lines, ["backend", "device us", "batch medians", "TB/s", "against torch"], floatfmt=("", ".1f", "", ".3f", ".3f")))
+    print(
+        tabulate(
+            lines,
+            ["backend", "device us", "batch medians", "TB/s", "against torch"],
+            floatfmt=("", ".1f", "", ".3f", ".3f"),
+        )
+    )
     return 0
 
 

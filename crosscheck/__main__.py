@@ -11,7 +11,7 @@ from typing import Callable, Iterable
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from crosscheck import backends, faults, machine, report, self_test
+from crosscheck import backends, compiling, faults, machine, report, self_test
 from crosscheck.arrays import KINDS
 from crosscheck.cases import CASES, OPERATORS, Case
 from crosscheck.runner import Task
@@ -33,6 +33,7 @@ def parser() -> Parser:
         prog="python -m crosscheck",
         description="Check every implementation of every operator, and the frameworks' own, on identical inputs.",
         epilog="python -m crosscheck faults --help: put known faults into the kernels and see that the check catches them. "
+        "python -m crosscheck compile --help: what the compilers say of the kernels. "
         "Exit status: 0, 1 where an implementation fails or a required one does not pass, 2 for a wrong command line.",
     )
     add_names(p, "--op", f"operators: {', '.join(OPERATORS)} (default: those that are implemented)")
@@ -43,9 +44,32 @@ def parser() -> Parser:
     add_device(p)
     p.add_argument("--require", metavar="NAME,...", help="fail unless each of these passes a case of every operator")
     p.add_argument("--module", metavar="NAME", help="check a module of yours too: functions named like the operators")
-    p.add_argument("--json", type=Path, metavar="FILE", help="write the rows; those of an earlier run are kept or replaced")
+    p.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the rows; those of an earlier run are kept or replaced"
+    )
     p.add_argument("--list", action="store_true", help="list who would run and the cases, and run nothing")
-    p.add_argument("--self-test", action="store_true", help="check the check instead: wrong NumPy functions must fail, right ones pass")
+    p.add_argument(
+        "--self-test",
+        action="store_true",
+        help="check the check instead: wrong NumPy functions must fail, right ones pass",
+    )
+    return p
+
+
+def compile_parser() -> Parser:
+    p = Parser(
+        prog="python -m crosscheck compile",
+        description="Compile every kernel, with or without a GPU, and tabulate what the compilers say of it.",
+        epilog="Exit status: 0, 1 where a kernel does not compile or is not what its variant expects, 2 for a wrong command line.",
+    )
+    add_names(p, "--op", f"operators: {', '.join(OPERATORS)} (default: those that are implemented)")
+    add_names(p, "--backend", f"among {', '.join(backends.IMPLEMENTATIONS)} (default: all)")
+    add_names(p, "--variant", "variants of the implementations (default: all)")
+    add_names(p, "--dtype", f"among {', '.join(DTYPES)} (default: all)")
+    add_names(p, "--arch", f"among {', '.join(compiling.ARCHS)} (default: sm_90a)")
+    p.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the rows; those of an earlier run are kept or replaced"
+    )
     return p
 
 
@@ -58,7 +82,9 @@ def faults_parser() -> Parser:
     add_names(p, "--op", f"operators: {', '.join(OPERATORS)} (default: all)")
     add_names(p, "--backend", f"among {', '.join(backends.IMPLEMENTATIONS)} (default: all)")
     add_device(p)
-    p.add_argument("--json", type=Path, metavar="FILE", help="write the rows; those of an earlier run are kept or replaced")
+    p.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the rows; those of an earlier run are kept or replaced"
+    )
     return p
 
 
@@ -80,6 +106,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if argv[:1] == ["faults"]:
             job = faults_job(faults_parser().parse_args(argv[1:]))
+        elif argv[:1] == ["compile"]:
+            job = compile_job(compile_parser().parse_args(argv[1:]))
         else:
             job = check_job(parser().parse_args(argv))
     except ValueError as error:
@@ -147,7 +175,9 @@ def choose_backends(options: argparse.Namespace, tier: str, cases: list[Case], r
     if options.module is not None:
         module, operators = check_module(options.module), sorted({c.operator for c in cases})
         if not any(hasattr(module, operator) for operator in operators):
-            raise ValueError(f"--module is {options.module!r}, which has no function of an operator; accepted: {words(operators)}")
+            raise ValueError(
+                f"--module is {options.module!r}, which has no function of an operator; accepted: {words(operators)}"
+            )
     chosen = options.backend or [name for name in backends.BACKENDS if name != "torch_compile" or tier == "gpu"]
     return list(dict.fromkeys([*chosen, *required, *own]))
 
@@ -172,7 +202,9 @@ def check(options, gpu, environment: dict, cases: list[Case], chosen: list[str],
     operators = list(dict.fromkeys(c.operator for c in cases))
     rows: dict[tuple, dict] = {}
     with Workers(gpu) as workers:
-        plan = {op: [(name, v) for name in chosen for v in variants(options.variant, name, op, workers)] for op in operators}
+        plan = {
+            op: [(name, v) for name in chosen for v in variants(options.variant, name, op, workers)] for op in operators
+        }
         if options.variant not in (None, ["all"]):
             mine = [name for name in chosen if has_variants(name, gpu)]
             known = dict.fromkeys(v for op in operators for name in mine for v in workers.variants(name, op))
@@ -246,13 +278,48 @@ def faults_job(options: argparse.Namespace) -> Callable[[], int]:
 
 
 def check_faults(options: argparse.Namespace, environment: dict) -> int:
-    rows = faults.check(options.op or list(OPERATORS), options.backend or list(backends.IMPLEMENTATIONS), environment["device"])
+    rows = faults.check(
+        options.op or list(OPERATORS), options.backend or list(backends.IMPLEMENTATIONS), environment["device"]
+    )
     if options.json:
         report.write(options.json, environment, rows, faults.KEY)
     print(faults.table(rows))
     caught, missed = (sum(row["verdict"] == verdict for row in rows) for verdict in ("fail", "pass"))
     print(f"{caught} caught, {missed} missed, {len(rows) - caught - missed} not run")
     return 1 if missed or not caught else 0
+
+
+# The compile report
+
+
+def compile_job(options: argparse.Namespace) -> Callable[[], int]:
+    """What the command line asks for; ValueError where it cannot be carried out."""
+    each("--op", options.op, OPERATORS)
+    each("--backend", options.backend, backends.IMPLEMENTATIONS)
+    each("--dtype", options.dtype, DTYPES)
+    each("--arch", options.arch, compiling.ARCHS)
+    environment = machine.environment(None)
+    if options.json:
+        report.check_mergeable(options.json, environment, compiling.KEY)
+    return lambda: check_compile(options, environment)
+
+
+def check_compile(options: argparse.Namespace, environment: dict) -> int:
+    rows = compiling.check(
+        options.op or [op for op in OPERATORS if backends.implemented(op)],
+        options.backend or backends.IMPLEMENTATIONS,
+        options.dtype or DTYPES,
+        options.arch or ("sm_90a",),
+        options.variant,
+    )
+    if not rows:
+        raise report.Unusable(
+            "--op, --backend, --variant and --dtype leave no kernel together; accepted: some that is implemented"
+        )
+    if options.json:
+        report.write(options.json, environment, rows, compiling.KEY)
+    print(compiling.table(rows))
+    return 1 if any(row["verdict"] == "fail" for row in rows) else 0
 
 
 if __name__ == "__main__":

@@ -207,7 +207,11 @@ class _Stranger(Backend):
 
     def unavailable(self, tier: str) -> str | None:
         kind = self.kind(tier)
-        return None if kind in TIERS[tier] else f"it takes {kind} arrays, and on a {tier.upper()} there are {words(TIERS[tier])} ones"
+        return (
+            None
+            if kind in TIERS[tier]
+            else f"it takes {kind} arrays, and on a {tier.upper()} there are {words(TIERS[tier])} ones"
+        )
 
     def not_run(self, case: Case, tier: str, values: list[np.ndarray]) -> str | None:
         return _flushed(values) if self.kind(tier) == "jax" and tier == "cpu" else None
@@ -256,7 +260,13 @@ BACKENDS: Mapping[str, Backend] = {
     for b in (
         Cuda("cuda", "implementation", ("cupy", "cuda.bindings"), _JAX_ON_CPU, package="cupy_impl"),
         # Triton chooses between compiling and interpreting when it is imported, torch.compile needs it to compile.
-        Triton("triton", "implementation", ("torch", "triton"), (("CUDA_VISIBLE_DEVICES", ""), ("TRITON_INTERPRET", "1")), package="triton_impl"),
+        Triton(
+            "triton",
+            "implementation",
+            ("torch", "triton"),
+            (("CUDA_VISIBLE_DEVICES", ""), ("TRITON_INTERPRET", "1")),
+            package="triton_impl",
+        ),
         Pallas("pallas", "implementation", ("jax",), _JAX_ON_CPU, package="pallas_impl"),
         Baseline("torch", "baseline", ("torch",), _JAX_ON_CPU, arrays="torch"),
         Baseline("torch_compile", "baseline", ("torch",), _JAX_ON_CPU, arrays="torch"),

@@ -8,6 +8,8 @@ ptxas' own words.
 import contextlib
 import functools
 import importlib
+import importlib.util
+import multiprocessing
 import os
 import re
 import shutil
@@ -16,11 +18,19 @@ import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Mapping, NamedTuple
+from typing import Mapping, NamedTuple, Sequence
+
+from tabulate import tabulate
 
 from crosscheck import backends
 from crosscheck.cases import CASES, OPERATORS, Case
+from crosscheck.runner import brief
 from reference.contract import ArrayInfo, Unsupported, Variant, row_major, scalar
+
+KEY = ("operator", "backend", "variant", "case", "arch", "kernel")  # what makes a row the same row in another run
+
+# What has to be importable to compile, which is not what is needed to run.
+PACKAGES = {"cuda": ("cuda.bindings",), "triton": ("torch", "triton"), "pallas": ("jax", "jax_cuda13_plugin")}
 
 ARCHS = ("sm_80", "sm_89", "sm_90a", "sm_100")
 
@@ -30,7 +40,12 @@ INSTRUCTIONS = ("HMMA", "HGMMA", "UTMALDG", "UTMASTG", "LDGSTS", "LDL", "STL")
 # Of a multiprocessor: threads, blocks, bytes of shared memory (CUDA C++ programming guide, "Technical
 # specifications per compute capability"). All have 65536 registers, handed out to warps in units of 256, and keep
 # 1 KiB of shared memory for themselves in every block.
-LIMITS = {"sm_80": (2048, 32, 167936), "sm_89": (1536, 24, 102400), "sm_90": (2048, 32, 233472), "sm_100": (2048, 32, 233472)}
+LIMITS = {
+    "sm_80": (2048, 32, 167936),
+    "sm_89": (1536, 24, 102400),
+    "sm_90": (2048, 32, 233472),
+    "sm_100": (2048, 32, 233472),
+}
 
 
 @dataclass(frozen=True)
@@ -54,12 +69,13 @@ class Job:
 
 
 class Kernel(NamedTuple):
-    """A compiled kernel. log: ptxas' words on its registers and spills."""
+    """A compiled kernel. log: ptxas' words on its registers and spills. seconds: what compiling took."""
 
     cubin: bytes
     log: str
     threads: int
     dynamic_shared_bytes: int
+    seconds: float
 
 
 def representative(operator: str, dtype: str) -> Case:
@@ -97,8 +113,9 @@ def compile_cuda(job: Job) -> list[Kernel]:
     launches = plan(*given, *outputs, variant=job.variant, **keywords)
     kernels = []
     for launch in launches:
+        start = time.perf_counter()
         image, log = nvrtc.compile(launch.kernel, job.target, "--ptxas-options=-v")
-        kernels.append(Kernel(image, log, _product(launch.block), launch.shared_bytes))
+        kernels.append(Kernel(image, log, _product(launch.block), launch.shared_bytes, time.perf_counter() - start))
     return kernels
 
 
@@ -133,12 +150,17 @@ def compile_triton(job: Job) -> list[Kernel]:
             if isinstance(value, torch.Tensor) or isinstance(value, int) and value % 16 == 0:
                 attributes[(i,)] = [["tt.divisibility", 16]]
         source = triton.compiler.ASTSource(self, signature, constants, attributes)
+        start = time.perf_counter()
         built = triton.compile(source, target=target, options=options)
+        seconds = time.perf_counter() - start
         log = ptxas(built.asm["ptx"], job, Path(triton.__file__).parent / "backends" / "nvidia" / "bin")
-        kernels.append(Kernel(built.asm["cubin"], log, 32 * built.metadata.num_warps, built.metadata.shared))
+        kernels.append(Kernel(built.asm["cubin"], log, 32 * built.metadata.num_warps, built.metadata.shared, seconds))
 
     operator = OPERATORS[job.case.operator]
-    arrays = {name: torch.empty(shape, dtype=getattr(torch, d), device="meta") for name, (shape, d) in shapes(job.case).items()}
+    arrays = {
+        name: torch.empty(shape, dtype=getattr(torch, d), device="meta")
+        for name, (shape, d) in shapes(job.case).items()
+    }
     given, keywords = operator.call(job.case, arrays)
     function = getattr(importlib.import_module(f"triton_impl.{operator.module}"), operator.name)
     with contextlib.ExitStack() as patched:
@@ -180,7 +202,10 @@ def compile_pallas(job: Job) -> list[Kernel]:
         with tempfile.TemporaryDirectory() as dump:
             os.environ["MOSAIC_GPU_DUMP_TO"] = dump
             jax.clear_caches()
-            jax.jit(call).trace(structs).lower(lowering_platforms=("cuda",)).compile()
+            start = time.perf_counter()
+            with _quiet():  # Mosaic GPU would disassemble what it dumps and does not find the tool
+                jax.jit(call).trace(structs).lower(lowering_platforms=("cuda",)).compile()
+            seconds = time.perf_counter() - start
             found = sorted(Path(dump).glob("*.ptx"))
             texts = [(p.read_text(), p.with_suffix(".resources.txt").read_text()) for p in found]
     finally:
@@ -193,8 +218,22 @@ def compile_pallas(job: Job) -> list[Kernel]:
             log = ptxas(ptx, job, None, image)
             threads = _product(int(n) for n in re.search(r"\.(?:reqntid|maxntid) ([\d, ]+)", ptx)[1].split(","))
             shared = int(re.search(r"smem_scratch_bytes=(\d+)", resources)[1])
-            kernels.append(Kernel(image.read_bytes(), log, threads, shared))
+            kernels.append(Kernel(image.read_bytes(), log, threads, shared, seconds))
     return kernels
+
+
+@contextlib.contextmanager
+def _quiet():
+    """What C++ code writes on stderr goes nowhere."""
+    saved = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(nowhere)
 
 
 COMPILERS = {"cuda": compile_cuda, "triton": compile_triton, "pallas": compile_pallas}
@@ -224,7 +263,9 @@ def ptxas(ptx: str, job: Job, directory: Path | None = None, image: Path | None 
         source = Path(scratch) / "kernel.ptx"
         source.write_text(ptx)
         command = [str(directory / name) if directory else tool("ptxas"), "-v", f"-arch={version}", str(source)]
-        done = subprocess.run([*command, "-o", str(image or Path(scratch) / "kernel.cubin")], capture_output=True, text=True)
+        done = subprocess.run(
+            [*command, "-o", str(image or Path(scratch) / "kernel.cubin")], capture_output=True, text=True
+        )
         if done.returncode:
             raise RuntimeError(f"ptxas: {done.stderr.strip().splitlines()[-1]}")
         return done.stderr
@@ -235,8 +276,12 @@ def inspect(kernel: Kernel, device: str) -> dict:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(kernel.cubin)
         file.flush()
-        usage = subprocess.run([tool("cuobjdump"), "--dump-resource-usage", file.name], capture_output=True, text=True, check=True)
-        sass = subprocess.run([tool("cuobjdump"), "-sass", file.name], capture_output=True, text=True, check=True).stdout
+        usage = subprocess.run(
+            [tool("cuobjdump"), "--dump-resource-usage", file.name], capture_output=True, text=True, check=True
+        )
+        sass = subprocess.run(
+            [tool("cuobjdump"), "-sass", file.name], capture_output=True, text=True, check=True
+        ).stdout
     used = {name: int(value) for name, value in re.findall(r"(REG|STACK|SHARED):(\d+)", usage.stdout)}
     spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", kernel.log)
     operations = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?([A-Z0-9]+)", sass)
@@ -251,6 +296,7 @@ def inspect(kernel: Kernel, device: str) -> dict:
         "cubin_bytes": len(kernel.cubin),
         "instructions": {name: operations.count(name) for name in INSTRUCTIONS},
         "occupancy": occupancy(device, kernel.threads, used["REG"], static + kernel.dynamic_shared_bytes),
+        "compile_s": round(kernel.seconds, 3),
     }
 
 
@@ -275,14 +321,14 @@ def unmet(expect: Mapping[str, object], figures: Mapping[str, object]) -> list[s
     return wrong
 
 
-def run(job: Job) -> list[dict]:
-    """A row for each kernel that the job's call launches."""
-    row = {
-        "operator": job.case.operator,
-        "backend": job.backend,
-        "variant": job.variant.name,
-        "case": job.case.id,
-        "arch": job.arch,
+def new_row(operator: str, backend: str, variant: str | None, case: str, arch: str) -> dict:
+    """A row with nothing in it yet."""
+    return {
+        "operator": operator,
+        "backend": backend,
+        "variant": variant,
+        "case": case,
+        "arch": arch,
         "kernel": 0,
         "verdict": "unsupported",
         "registers": None,
@@ -296,24 +342,110 @@ def run(job: Job) -> list[dict]:
         "compile_s": None,
         "reason": None,
     }
+
+
+def run(job: Job) -> list[dict]:
+    """A row for each kernel that the job's call launches."""
+    row = new_row(job.case.operator, job.backend, job.variant.name, job.case.id, job.arch)
     if not job.variant.runs_on(job.device):
-        return [row | {"reason": f"{job.variant.name} is not for {job.arch}; built here: {', '.join(job.variant.archs)}"}]
+        return [
+            row | {"reason": f"{job.variant.name} is not for {job.arch}; built here: {', '.join(job.variant.archs)}"}
+        ]
     if job.case.dtype not in job.variant.dtypes:
-        return [row | {"reason": f"{job.variant.name} is not for {job.case.dtype}"}]
-    start = time.perf_counter()
+        return [
+            row
+            | {"reason": f"{job.variant.name} is not for {job.case.dtype}; built here: {', '.join(job.variant.dtypes)}"}
+        ]
     try:
         kernels = COMPILERS[job.backend](job)
-        seconds = round(time.perf_counter() - start, 3)
         rows = []
         for i, kernel in enumerate(kernels):
             figures = inspect(kernel, job.device)
             missing = unmet(job.variant.expect, figures)
             verdict = {"verdict": "fail" if missing else "pass", "reason": "; ".join(missing) or None}
-            rows.append(row | {"kernel": i, "compile_s": seconds} | figures | verdict)
+            rows.append(row | {"kernel": i} | figures | verdict)
         return rows
     except Unsupported as refusal:
         return [row | {"verdict": "not run", "reason": str(refusal)}]
     except Exception as error:
-        from crosscheck.runner import brief
-
         return [row | {"verdict": "fail", "reason": brief(error)}]
+
+
+def _prepare(scratch: str) -> None:
+    # The same with a GPU and without; Triton decides at import whether it compiles, and a cache would hide how long.
+    os.environ |= {
+        "JAX_PLATFORMS": "cpu",
+        "CUDA_VISIBLE_DEVICES": "",
+        "TRITON_INTERPRET": "0",
+        "TRITON_CACHE_DIR": scratch,
+    }
+
+
+def _share(task: tuple[str, str, str, str, Sequence[str] | None]) -> list[dict]:
+    """The rows of a backend's variants (all, or those named) for an operator's dtype on an architecture."""
+    operator, backend, dtype, arch, names = task
+    case = representative(operator, dtype)
+    row = new_row(operator, backend, None, case.id, arch) | {"verdict": "not run"}
+    missing = [p for p in PACKAGES[backend] if importlib.util.find_spec(p) is None]
+    if missing:
+        return [row | {"reason": f"{' and '.join(missing)} not installed"}]
+    try:
+        module = backends.BACKENDS[backend].module(operator)
+    except Exception as error:
+        return [row | {"verdict": "fail", "reason": brief(error)}]
+    variants = [v for v in module.VARIANTS[operator] if names is None or v.name in names]
+    return [r for variant in variants for r in run(Job(backend, case, variant, arch))]
+
+
+def check(
+    operators: Sequence[str],
+    chosen: Sequence[str],
+    dtypes: Sequence[str],
+    archs: Sequence[str],
+    names: Sequence[str] | None = None,
+) -> list[dict]:
+    """The rows of the report, in the order of the arguments. names: of variants, by default all."""
+    tasks = [
+        (operator, backend, dtype, arch, names)
+        for operator in operators
+        for backend in chosen
+        if backends.BACKENDS[backend].has(operator)
+        for dtype in OPERATORS[operator].dtypes
+        if dtype in dtypes
+        for arch in archs
+    ]
+    at_once = min(len(tasks) or 1, os.cpu_count() or 1)
+    spawn = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as scratch, spawn.Pool(at_once, _prepare, (scratch,)) as pool:
+        return [row for rows in pool.map(_share, tasks, chunksize=max(1, len(archs))) for row in rows]
+
+
+def table(rows: Sequence[dict]) -> str:
+    """One line a kernel; instructions that no kernel has are left out."""
+    present = [name for name in INSTRUCTIONS if any(row["instructions"].get(name) for row in rows)]
+    lines = []
+    for row in rows:
+        shared = None if row["registers"] is None else f"{row['static_shared_bytes']} + {row['dynamic_shared_bytes']}"
+        lines.append(
+            {
+                "operator": row["operator"],
+                "backend": row["backend"],
+                "variant": row["variant"] or "",
+                "dtype": CASES[row["case"]].dtype,
+                "arch": row["arch"],
+                "verdict": row["verdict"],
+                "registers": row["registers"],
+                "spills": row["spill_bytes"],
+                "stack": row["stack_bytes"],
+                "shared": shared,
+                "cubin": row["cubin_bytes"],
+                **{name: row["instructions"].get(name) for name in present},
+                "occupancy": None if row["occupancy"] is None else f"{100 * row['occupancy']:.0f} %",
+                "seconds": None if row["compile_s"] is None else f"{row['compile_s']:.2f}",
+            }
+        )
+    text = tabulate(lines, headers="keys")
+    for row in rows:
+        if row["reason"]:
+            text += f"\n{row['verdict']}: {row['backend']}: {row['reason']} ({row['case']}, {row['arch']})"
+    return text

@@ -107,7 +107,8 @@ DISTRIBUTIONS = {
 def draw_values(distribution: str, rng: np.random.Generator, n: int, dtype: str) -> np.ndarray:
     """n values of a distribution, one axis; past 2^26 a drawn block repeats."""
     draw = DISTRIBUTIONS[distribution]
-    return draw(rng, n, dtype) if n <= 1 << 26 else np.resize(draw(rng, BLOCK, dtype), n)
+    # Zeros cost nothing however many they are.
+    return draw(rng, n, dtype) if n <= 1 << 26 or draw is _zeros else np.resize(draw(rng, BLOCK, dtype), n)
 
 
 _NONE: Mapping[str, str] = MappingProxyType({})

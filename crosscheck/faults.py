@@ -106,9 +106,23 @@ def run(fault: Fault | None, backend: str, cases: tuple[str, ...], tier: str, ke
         if fault:
             apply(fault, root)
         result = Path(scratch) / "rows.json"
-        command = [sys.executable, "-m", "crosscheck", "--backend", backend, "--case", *cases, "--device", tier, "--json", str(result)]
+        command = [
+            sys.executable,
+            "-m",
+            "crosscheck",
+            "--backend",
+            backend,
+            "--case",
+            *cases,
+            "--device",
+            tier,
+            "--json",
+            str(result),
+        ]
         caches = {"ROSETTA_CACHE_DIR": kernels, "TRITON_CACHE_DIR": kernels}
-        environment = {k: v for k, v in os.environ.items() if k != "PYTHONSAFEPATH"} | caches | {"PYTHONPATH": str(root)}
+        environment = (
+            {k: v for k, v in os.environ.items() if k != "PYTHONSAFEPATH"} | caches | {"PYTHONPATH": str(root)}
+        )
         done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
         if not result.exists():
             raise RuntimeError(f"the check itself failed: {done.stderr.strip()[-500:]}")

@@ -95,7 +95,11 @@ def read(path: Path, fields: tuple[str, ...] = KEY) -> dict | None:
         document = json.loads(path.read_text())
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise Unusable(f"{path} is no result file: {error}") from None
-    right = isinstance(document, dict) and document.get("schema") == SCHEMA and isinstance(document.get("environment"), dict)
+    right = (
+        isinstance(document, dict)
+        and document.get("schema") == SCHEMA
+        and isinstance(document.get("environment"), dict)
+    )
     rows = document.get("rows") if right else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) and set(fields) <= set(row) for row in rows):
         raise Unusable(f"{path} is no result file of schema {SCHEMA} with such rows")
@@ -110,7 +114,9 @@ def check_writable(path: Path) -> None:
     try:
         tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
-        raise Unusable(f"{path} cannot be written: {error.strerror}; accepted: a path in a writable directory") from None
+        raise Unusable(
+            f"{path} cannot be written: {error.strerror}; accepted: a path in a writable directory"
+        ) from None
 
 
 def check_mergeable(path: Path, environment: dict, fields: tuple[str, ...] = KEY) -> None:
@@ -141,7 +147,9 @@ def replace(path: Path, document: dict) -> None:
     parts = []
     for name, value in document.items():
         lines = [json.dumps(item, allow_nan=False) for item in value] if isinstance(value, list) else None
-        parts.append(f'"{name}": ' + ("[\n" + ",\n".join(lines) + "\n]" if lines else json.dumps(value, allow_nan=False)))
+        parts.append(
+            f'"{name}": ' + ("[\n" + ",\n".join(lines) + "\n]" if lines else json.dumps(value, allow_nan=False))
+        )
     text = "{\n" + ",\n".join(parts) + "\n}\n"
     path = path.resolve()  # the file that a link means
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:

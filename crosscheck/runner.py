@@ -86,7 +86,9 @@ class Inputs:
         for i, name in enumerate(self.host):
             array = self._native[kind][i]
             if self._pristine is not None:
-                bits = [t.view(self._adapters["torch"].torch.uint8) for t in (self._native["torch"][i], self._pristine[i])]
+                bits = [
+                    t.view(self._adapters["torch"].torch.uint8) for t in (self._native["torch"][i], self._pristine[i])
+                ]
                 same = bool((bits[0] == bits[1]).all())
             else:
                 same = self._adapters[kind].get(array).tobytes() == self.host[name].tobytes()
@@ -140,7 +142,9 @@ class Runner:
             self.inputs = Inputs(case, self.tier, self.adapters)
         row["inputs_sha256"] = self.inputs.sha256
         if self.inputs.sample is not None and importlib.util.find_spec("torch") is None:
-            return [row | {"reason": "a case of this size is compared on the device by PyTorch, which is not installed"}]
+            return [
+                row | {"reason": "a case of this size is compared on the device by PyTorch, which is not installed"}
+            ]
         # What the bound lets be flushed to zero is nothing to stumble over.
         rounded = [
             round_once(np.where(e.bound < np.finfo(np.float32).tiny, e.value, 0), e.dtype)
@@ -182,7 +186,9 @@ class Runner:
             raise ValueError(f"{len(results)} outputs were returned; expected: {', '.join(specs)}")
         for (name, (shape, dtype)), value in zip(specs.items(), results):
             if not adapter.is_array(value):
-                raise TypeError(f"{name} is a {type(value).__module__}.{type(value).__qualname__}; expected: an array of {kind}")
+                raise TypeError(
+                    f"{name} is a {type(value).__module__}.{type(value).__qualname__}; expected: an array of {kind}"
+                )
             if tuple(value.shape) != shape or adapter.dtype(value) != dtype:
                 found = f"shape {tuple(value.shape)} and dtype {adapter.dtype(value)}"
                 raise ValueError(f"{name} has {found}; expected: {shape}, {dtype}")
@@ -198,7 +204,7 @@ class Runner:
             index = inputs.sample and inputs.sample[name]
             out = self._get(value, kind, index)
             judgements[name] = judge(out, inputs.expected[name])
-            if (unwritten := np.count_nonzero(out.view(f"u{out.itemsize}") == POISON[specs[name][1]])):
+            if unwritten := np.count_nonzero(out.view(f"u{out.itemsize}") == POISON[specs[name][1]]):
                 reasons.append(f"{unwritten} of {out.size} elements of {name} were not written")
             if not judgements[name].ok:
                 reasons.append(_worst(name, specs[name][0], out, inputs.expected[name], judgements[name], index))
@@ -216,7 +222,9 @@ class Runner:
 
     def _get(self, value, kind: str, index: np.ndarray | None) -> np.ndarray:
         """An output, or its elements at flat ``index``, as NumPy."""
-        return self.adapters[kind].get(value) if index is None else self.adapters["torch"].get(self._tensor(value), index)
+        return (
+            self.adapters[kind].get(value) if index is None else self.adapters["torch"].get(self._tensor(value), index)
+        )
 
     def _tensor(self, value):
         """An array of any kind as a PyTorch tensor on the same memory."""
@@ -233,9 +241,13 @@ class Runner:
             for band in (given.buffer[:GUARD], given.buffer[-GUARD:])
         )
         if before.size:
-            return f"{before.size} of {GUARD} elements before {name} were written, the nearest {GUARD - before[-1]} away"
+            return (
+                f"{before.size} of {GUARD} elements before {name} were written, the nearest {GUARD - before[-1]} away"
+            )
         if after.size:
-            return f"{after.size} of {GUARD} elements past the end of {name} were written, the nearest {after[0] + 1} away"
+            return (
+                f"{after.size} of {GUARD} elements past the end of {name} were written, the nearest {after[0] + 1} away"
+            )
         return None
 
     def _against_first(self, row: dict, results) -> tuple[str | None, dict | None]:

@@ -29,7 +29,9 @@ def _serve(connection, log: str, gpu: Gpu | None) -> None:
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     # Deprecated API in our own code is an error, in a stranger's module or a framework it is not.
-    warnings.filterwarnings("error", category=DeprecationWarning, module="(cupy|triton|pallas)_impl|crosscheck|reference")
+    warnings.filterwarnings(
+        "error", category=DeprecationWarning, module="(cupy|triton|pallas)_impl|crosscheck|reference"
+    )
     runner = Runner(gpu)
     while True:
         try:

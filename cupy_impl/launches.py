@@ -67,7 +67,9 @@ def describe_strided(name: str, array, device: str, address: int) -> ArrayInfo:
     if not array.dtype.isnative:
         raise TypeError(f"{name} has dtype {array.dtype.str}; accepted: this machine's byte order")
     if any(stride % size for stride in array.strides):
-        raise ValueError(f"{name} has strides of {array.strides} bytes; accepted: multiples of its {size}-byte elements")
+        raise ValueError(
+            f"{name} has strides of {array.strides} bytes; accepted: multiples of its {size}-byte elements"
+        )
     strides = tuple(stride // size for stride in array.strides)
     return ArrayInfo(array.shape, array.dtype.name, strides, device, address)
 

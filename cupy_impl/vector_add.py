@@ -8,9 +8,7 @@ from reference.contract import ArrayInfo, Variant, pick, scalar
 from reference.vector_add import DTYPES, check
 
 VARIANTS = {
-    "vector_add": (
-        Variant("vector_add", "one 16-byte vector a thread", DTYPES, ("sm_80",), {"spill_bytes": 0}),
-    )
+    "vector_add": (Variant("vector_add", "one 16-byte vector a thread", DTYPES, ("sm_80",), {"spill_bytes": 0}),)
 }
 
 BLOCK = 256  # threads; 256 to 1024 measured alike on an H200, and small vectors spread over more multiprocessors

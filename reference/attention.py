@@ -39,9 +39,9 @@ from typing import Sequence
 import numpy as np
 
 from reference.contract import (
-    U,
     ArrayInfo,
     Expected,
+    U,
     Unsupported,
     among,
     check_contiguous,

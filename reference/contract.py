@@ -129,7 +129,9 @@ def among(what: str, value: object, accepted) -> object:
     """``value`` itself if it is among the accepted names; otherwise ValueError."""
     names = list(accepted)
     if value not in names:
-        raise ValueError(f"{what} is {value!r}; accepted: {words(names) if len(names) <= 12 else f'one of {len(names)}'}")
+        raise ValueError(
+            f"{what} is {value!r}; accepted: {words(names) if len(names) <= 12 else f'one of {len(names)}'}"
+        )
     return value
 
 
@@ -146,7 +148,9 @@ def check_dtypes(arrays: Mapping[str, ArrayInfo], accepted: tuple[str, ...]) -> 
         if info.dtype not in accepted:
             raise TypeError(f"{name} has dtype {info.dtype}; accepted: {words(accepted)}")
         if info.dtype != reference.dtype:
-            raise TypeError(f"{name} has dtype {info.dtype} and {first} has {reference.dtype}; accepted: one dtype for all")
+            raise TypeError(
+                f"{name} has dtype {info.dtype} and {first} has {reference.dtype}; accepted: one dtype for all"
+            )
 
 
 def check_devices(arrays: Mapping[str, ArrayInfo], platform: str) -> None:

@@ -36,9 +36,9 @@ import math
 import numpy as np
 
 from reference.contract import (
-    U,
     ArrayInfo,
     Expected,
+    U,
     among,
     check_devices,
     check_dtypes,

@@ -42,9 +42,9 @@ from typing import Sequence
 import numpy as np
 
 from reference.contract import (
-    U,
     ArrayInfo,
     Expected,
+    U,
     additions,
     check_contiguous,
     check_devices,

@@ -30,9 +30,9 @@ from typing import NamedTuple
 import numpy as np
 
 from reference.contract import (
-    U,
     ArrayInfo,
     Expected,
+    U,
     additions,
     check_contiguous,
     check_devices,

@@ -44,7 +44,9 @@ def check(x: ArrayInfo, y: ArrayInfo, out: ArrayInfo | None = None, *, platform:
         for name, info in (("x", x), ("y", y)):
             start, stop = info.span
             if start != first and start < last and first < stop:
-                raise ValueError(f"out overlaps {name}, {start - first:+d} bytes apart; accepted: x or y itself, or no overlap")
+                raise ValueError(
+                    f"out overlaps {name}, {start - first:+d} bytes apart; accepted: x or y itself, or no overlap"
+                )
 
 
 def expect(x: np.ndarray, y: np.ndarray) -> dict[str, Expected]:

@@ -20,7 +20,9 @@ def check(fn, cases=(CASE,)):
 
 def test_right_passes_every_case():
     rows = crosscheck.check(right, operator="vector_add", arrays="numpy", device="cpu")
-    assert {row["case"] for row in rows} == {c.id for c in CASES.values() if c.operator == "vector_add" and "cpu" in c.sets}
+    assert {row["case"] for row in rows} == {
+        c.id for c in CASES.values() if c.operator == "vector_add" and "cpu" in c.sets
+    }
     assert all(row["verdict"] == "pass" and row["bitwise_equal"] for row in rows)
 
 
@@ -225,7 +227,9 @@ def test_refused_names():
 
 def test_a_crash_costs_its_own_row():
     with Workers(None) as workers:
-        rows = [workers.run(Task("tests.doubles.crash", CASES[f"vector_add-float32-{n}"]))[0] for n in (1023, 1025, 2047)]
+        rows = [
+            workers.run(Task("tests.doubles.crash", CASES[f"vector_add-float32-{n}"]))[0] for n in (1023, 1025, 2047)
+        ]
     assert [row["verdict"] for row in rows] == ["pass", "fail", "pass"]
     assert rows[1]["reason"] == "the process died (SIGABRT): Fatal Python error: Aborted"
 
@@ -256,7 +260,9 @@ def test_flushing_subnormals_is_seen_and_stays_with_whoever_does_it():
 
 def test_deprecated_api_in_our_code_is_a_failure():
     with Workers(None) as workers:
-        rows = [workers.run(Task("tests.doubles.deprecated", CASES[f"vector_add-float32-{n}"]))[0] for n in (1023, 1025)]
+        rows = [
+            workers.run(Task("tests.doubles.deprecated", CASES[f"vector_add-float32-{n}"]))[0] for n in (1023, 1025)
+        ]
     assert [row["verdict"] for row in rows] == ["pass", "fail"]
     assert rows[1]["reason"].startswith("DeprecationWarning: do not")
 

@@ -34,15 +34,24 @@ def run(capsys, *arguments):
         (["--case", CASE, "--dtype", "float16"], "--op, --dtype and --case leave no case together"),
         (["--device", "tpu"], "device is 'tpu'; accepted: auto, gpu or cpu"),
         (["--require", "cuda,opencl"], "--require is 'opencl'; accepted: cuda, "),
-        (["--module", "no.such.module"], "--module is 'no.such.module', which cannot be imported: ModuleNotFoundError: "),
+        (
+            ["--module", "no.such.module"],
+            "--module is 'no.such.module', which cannot be imported: ModuleNotFoundError: ",
+        ),
         (["--module", "json"], "ARRAYS of --module json is None; accepted: numpy, torch, cupy or jax"),
         (["--module", "cuda"], "--module is 'cuda', a backend's name; accepted: a module of another name"),
-        (["--json", "no/such/directory/rows.json"], "cannot be written: No such file or directory; accepted: a path in a writable"),
+        (
+            ["--json", "no/such/directory/rows.json"],
+            "cannot be written: No such file or directory; accepted: a path in a writable",
+        ),
         (["--json", "."], ". is no regular file; accepted: a file's path"),
         (["--json", "/dev/null"], "/dev/null is no regular file; accepted: a file's path"),
         (["--require", ","], "--require is ''; accepted: cuda, "),
         (["--module", ""], "--module is '', which cannot be imported: ValueError: Empty module name"),
-        (["--module", "tests.doubles.exits"], "--module is 'tests.doubles.exits', which cannot be imported: SystemExit: 0"),
+        (
+            ["--module", "tests.doubles.exits"],
+            "--module is 'tests.doubles.exits', which cannot be imported: SystemExit: 0",
+        ),
         (["--frobnicate"], "unrecognized arguments: --frobnicate"),
         (["--op"], "argument --op: expected at least one argument"),
         (["faults", "--op", "vectoradd"], "--op is 'vectoradd'; accepted: "),
@@ -57,7 +66,10 @@ def test_wrong_command_lines(capsys, arguments, message):
 
 def test_no_gpu(capsys, monkeypatch):
     monkeypatch.setattr("crosscheck.machine.gpu", lambda: None)
-    assert run(capsys, "--device", "gpu")[::2] == (2, "python -m crosscheck: device is 'gpu' and CUDA shows none here; accepted: auto or cpu\n")
+    assert run(capsys, "--device", "gpu")[::2] == (
+        2,
+        "python -m crosscheck: device is 'gpu' and CUDA shows none here; accepted: auto or cpu\n",
+    )
 
 
 def test_a_module_without_the_function(capsys, tmp_path, monkeypatch):
@@ -91,14 +103,31 @@ def test_all_variants_of_what_is_not_there(monkeypatch):
 
 def test_a_link_is_followed(capsys, tmp_path):
     (tmp_path / "link.json").symlink_to(tmp_path / "rows.json")
-    assert run(capsys, "--device", "cpu", "--backend", "cuda", "--case", CASE, "--json", str(tmp_path / "link.json"))[0] == 0
+    assert (
+        run(capsys, "--device", "cpu", "--backend", "cuda", "--case", CASE, "--json", str(tmp_path / "link.json"))[0]
+        == 0
+    )
     assert (tmp_path / "link.json").is_symlink() and json.loads((tmp_path / "rows.json").read_text())["rows"]
 
 
 def test_a_termination_stops_the_workers():
-    command = [sys.executable, "-m", "crosscheck", "--device", "cpu", "--backend", "torch", "--case", CASE, "--module", "tests.doubles.hang"]
+    command = [
+        sys.executable,
+        "-m",
+        "crosscheck",
+        "--device",
+        "cpu",
+        "--backend",
+        "torch",
+        "--case",
+        CASE,
+        "--module",
+        "tests.doubles.hang",
+    ]
     process = subprocess.Popen(command)
-    children = lambda: subprocess.run(["ps", "--ppid", str(process.pid), "-o", "pid="], capture_output=True, text=True).stdout.split()
+    children = lambda: subprocess.run(
+        ["ps", "--ppid", str(process.pid), "-o", "pid="], capture_output=True, text=True
+    ).stdout.split()
     for _ in range(100):
         time.sleep(0.1)
         if len(workers := children()) >= 3:  # torch's, the stranger's, and multiprocessing's own
@@ -106,7 +135,9 @@ def test_a_termination_stops_the_workers():
     process.terminate()
     assert process.wait(timeout=30) == 143
     for _ in range(100):
-        states = subprocess.run(["ps", "-o", "stat=", "-p", ",".join(workers)], capture_output=True, text=True).stdout.split()
+        states = subprocess.run(
+            ["ps", "-o", "stat=", "-p", ",".join(workers)], capture_output=True, text=True
+        ).stdout.split()
         if all(state.startswith("Z") for state in states):
             return
         time.sleep(0.1)
@@ -114,14 +145,27 @@ def test_a_termination_stops_the_workers():
 
 
 def test_half_a_reader_is_no_error():
-    done = subprocess.run(f"{sys.executable} -m crosscheck --list --device cpu | head -n 1", shell=True, capture_output=True, text=True)
+    done = subprocess.run(
+        f"{sys.executable} -m crosscheck --list --device cpu | head -n 1", shell=True, capture_output=True, text=True
+    )
     assert done.stdout.startswith("cuda: ") and "Traceback" not in done.stderr
 
 
 def test_rows_and_table(capsys, tmp_path):
     path = tmp_path / "rows.json"
     status, out, _ = run(
-        capsys, "--device", "cpu", "--backend", "cuda", "torch", "--case", CASE, "--module", "tests.doubles.right", "--json", str(path)
+        capsys,
+        "--device",
+        "cpu",
+        "--backend",
+        "cuda",
+        "torch",
+        "--case",
+        CASE,
+        "--module",
+        "tests.doubles.right",
+        "--json",
+        str(path),
     )
     assert status == 0
     document = json.loads(path.read_text())
@@ -135,7 +179,11 @@ def test_rows_and_table(capsys, tmp_path):
         assert row["outputs"] == {"out": {"error_over_bound": 0, "max_ulp": 0, "bitwise_equal": True}}
         assert row["backend"] in out
     assert len({row["inputs_sha256"] for row in by_name.values()}) == 1
-    assert (by_name["cuda"]["where"], by_name["cuda"]["variant"], by_name["torch"]["role"]) == ("host build", "vector_add", "baseline")
+    assert (by_name["cuda"]["where"], by_name["cuda"]["variant"], by_name["torch"]["role"]) == (
+        "host build",
+        "vector_add",
+        "baseline",
+    )
 
     # A second run replaces its own rows and keeps the others.
     other = "vector_add-float32-1023"
@@ -151,7 +199,10 @@ def test_rows_and_table(capsys, tmp_path):
     [
         ("{", "is no result file"),
         ("[]", "is no result file of schema 1"),
-        ('{"schema": 1, "environment": {}, "rows": [{"operator": "a", "backend": "b", "fault": "c"}]}', "with such rows"),
+        (
+            '{"schema": 1, "environment": {}, "rows": [{"operator": "a", "backend": "b", "fault": "c"}]}',
+            "with such rows",
+        ),
         ('{"schema": 1, "environment": {}, "rows": 5}', "with such rows"),
         ('{"schema": 1, "rows": []}', "with such rows"),
         ('{"schema": 2, "rows": []}', "is no result file of schema 1"),
@@ -170,7 +221,10 @@ def test_failure_and_requirement(capsys):
     arguments = ["--device", "cpu", "--backend", "torch", "--case", CASE, "--module", "tests.doubles.crash"]
     status, out, _ = run(capsys, *arguments)
     assert status == 1
-    assert f"fail: tests.doubles.crash: the process died (SIGABRT): Fatal Python error: Aborted; torch right here ({CASE})" in out
+    assert (
+        f"fail: tests.doubles.crash: the process died (SIGABRT): Fatal Python error: Aborted; torch right here ({CASE})"
+        in out
+    )
     status, _, err = run(capsys, "--device", "cpu", "--backend", "torch", "--case", CASE, "--require", "cupy")
     assert status == 1 and "required: cupy passes no case of vector_add" in err
 
@@ -214,7 +268,21 @@ def test_a_failed_row_says_who_is_right():
 def test_the_table_counts():
     text = report.table(rows(cuda="fail", triton="pass", cupy="not run"))
     head, _, cuda, triton, cupy, *reasons = text.splitlines()
-    assert head.split() == ["operator", "dtype", "backend", "where", "pass", "fail", "not", "run", "error/bound", "max", "ulp", "bitwise", "seconds"]
+    assert head.split() == [
+        "operator",
+        "dtype",
+        "backend",
+        "where",
+        "pass",
+        "fail",
+        "not",
+        "run",
+        "error/bound",
+        "max",
+        "ulp",
+        "bitwise",
+        "seconds",
+    ]
     assert cuda.split() == ["vector_add", "float32", "cuda", "CPU", "1", "inf", "3", "0/1", "0.25"]
     assert triton.split() == ["vector_add", "float32", "triton", "CPU", "1", "0.5", "3", "0/1", "0.25"]
     assert cupy.split() == ["vector_add", "float32", "cupy", "CPU", "1"]

@@ -50,7 +50,16 @@ def test_overflow_and_specials_round_as_the_format_does():
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_half_ulp_is_half_the_spacing(dtype):
     kind = scalar(dtype)
-    for value in (1.0, 1.5, 1.9, 2.0, 0.1, 1e-6, float(ml_dtypes.finfo(kind).tiny), float(ml_dtypes.finfo(kind).tiny) / 4):
+    for value in (
+        1.0,
+        1.5,
+        1.9,
+        2.0,
+        0.1,
+        1e-6,
+        float(ml_dtypes.finfo(kind).tiny),
+        float(ml_dtypes.finfo(kind).tiny) / 4,
+    ):
         v = np.array([value]).astype(kind)
         above = (v.view(f"u{kind.itemsize}") + 1).astype(f"u{kind.itemsize}").view(kind)
         assert half_ulp(v.astype(np.float64), dtype)[0] == (float(above[0]) - float(v[0])) / 2, value

@@ -23,7 +23,10 @@ def cache(tmp_path, monkeypatch):
 
 
 needs_nvrtc = pytest.mark.skipif(
-    subprocess.run([sys.executable, "-c", "from cuda.bindings import nvrtc; nvrtc.nvrtcVersion()"], capture_output=True).returncode != 0,
+    subprocess.run(
+        [sys.executable, "-c", "from cuda.bindings import nvrtc; nvrtc.nvrtcVersion()"], capture_output=True
+    ).returncode
+    != 0,
     reason="NVRTC is not installed",
 )
 needs_host = pytest.mark.skipif(host.unavailable() is not None, reason=str(host.unavailable()))
@@ -53,7 +56,9 @@ BROKEN = dataclasses.replace(KERNEL, defines=(("SCALAR", "flot"), ("VECTOR", "4"
 def test_plan(n, dtype, aligned, grid, vector):
     (launch,) = plan_for(n, dtype, aligned)
     assert launch.grid == (grid, 1, 1) and dict(launch.kernel.defines)["VECTOR"] == str(vector)
-    assert launch.arguments[:3] == ("x", "y", "out") and launch.arguments[3] == n and type(launch.arguments[3]) is np.int64
+    assert (
+        launch.arguments[:3] == ("x", "y", "out") and launch.arguments[3] == n and type(launch.arguments[3]) is np.int64
+    )
 
 
 def test_nothing_is_launched_for_nothing():
@@ -92,7 +97,9 @@ def test_a_second_process_compiles_nothing(cache):
     image = nvrtc.cubin(KERNEL, "sm_90")
     made = image.stat().st_mtime_ns
     code = f"from cupy_impl import nvrtc; from cupy_impl.launches import Kernel; print(nvrtc.cubin({KERNEL}, 'sm_90'))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=launches.SOURCES.parent)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=launches.SOURCES.parent
+    )
     assert done.stdout.strip() == str(image) and image.stat().st_mtime_ns == made
 
 
@@ -115,7 +122,9 @@ def test_nvrtc_errors_show_line_options_and_directories(cache):
     with pytest.raises(launches.CompileError) as caught:
         nvrtc.cubin(BROKEN, "sm_90")
     text = str(caught.value)
-    line = next(i for i, l in enumerate((launches.SOURCES / "vector_add.cu").read_text().splitlines(), 1) if "SCALAR add(" in l)
+    line = next(
+        i for i, l in enumerate((launches.SOURCES / "vector_add.cu").read_text().splitlines(), 1) if "SCALAR add(" in l
+    )
     assert f'cuda/vector_add.cu({line}): error: identifier "flot" is undefined' in text
     assert "__device__ inline SCALAR add(SCALAR x, SCALAR y)" in text
     assert "options: -std=c++17 -arch=sm_90 -DSCALAR=flot" in text
@@ -168,7 +177,9 @@ def test_no_compiler(monkeypatch, cache):
     host.compiler.cache_clear()
     try:
         x = np.ones(5, np.float32)
-        with pytest.raises(Unsupported, match="the host build is not possible: no C\\+\\+ compiler: neither g\\+\\+ nor clang"):
+        with pytest.raises(
+            Unsupported, match="the host build is not possible: no C\\+\\+ compiler: neither g\\+\\+ nor clang"
+        ):
             vector_add(x, x, runtime=host)
     finally:
         host.compiler.cache_clear()
@@ -202,7 +213,12 @@ def test_clusters_are_not_built_yet(runtime):
             ValueError,
             r"x has strides of \(5,\) bytes; accepted: multiples of its 4-byte elements",
         ),
-        (np.ones(3, "f4"), np.broadcast_to(np.float32(0), 3), ValueError, "out is read-only; accepted: an array that may be written"),
+        (
+            np.ones(3, "f4"),
+            np.broadcast_to(np.float32(0), 3),
+            ValueError,
+            "out is read-only; accepted: an array that may be written",
+        ),
     ],
 )
 def test_arrays_no_pointer_describes(x, out, error, message):

@@ -26,7 +26,10 @@ def test_a_call_without_a_record_is_an_error():
 
 @pytest.mark.parametrize(
     "arguments, message",
-    [(["--case", "vector_add"], "--case is 'vector_add'; accepted: one of "), ([], "device is 'gpu' and CUDA shows none here")],
+    [
+        (["--case", "vector_add"], "--case is 'vector_add'; accepted: an id that python -m crosscheck --list prints"),
+        ([], "CUDA shows no GPU here; accepted: a machine with one"),
+    ],
 )
 def test_refusals(capsys, monkeypatch, arguments, message):
     monkeypatch.setattr("crosscheck.machine.gpu", lambda: None)

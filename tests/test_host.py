@@ -99,7 +99,9 @@ def test_sixteen_bit_types():
     run("sixteen_bits", 1, 32, a, b, out)
     fused = (a.astype(np.float64) ** 2 + 0.25).astype(np.float16)
     assert np.array_equal(out[:, 0], (fused + np.float16(1)).astype(np.float32))
-    assert np.array_equal(out[:, 1], (b.astype(np.float32) * np.float32(1.001)).astype(ml_dtypes.bfloat16).astype(np.float32))
+    assert np.array_equal(
+        out[:, 1], (b.astype(np.float32) * np.float32(1.001)).astype(ml_dtypes.bfloat16).astype(np.float32)
+    )
 
 
 def test_intrinsics():
@@ -165,12 +167,18 @@ def test_the_kernels_are_cuda():
     "source, rewritten",
     [
         ("__shared__ float x;", "auto& x = ::cuda_host::static_shared<float, 0, 1>();"),
-        ("  __shared__ alignas(128) T tile[2][B * (K + 1)];", "  auto& tile = ::cuda_host::static_shared<T[2][B * (K + 1)], 0, 128>();"),
+        (
+            "  __shared__ alignas(128) T tile[2][B * (K + 1)];",
+            "  auto& tile = ::cuda_host::static_shared<T[2][B * (K + 1)], 0, 128>();",
+        ),
         (
             "__shared__ Vector<float, 4> a[2], b[N];",
             "auto& a = ::cuda_host::static_shared<Vector<float, 4>[2], 0, 1>(); auto& b = ::cuda_host::static_shared<Vector<float, 4>[N], 1, 1>();",
         ),
-        ("extern __shared__ __align__(16) unsigned char m[];", "auto* m = ::cuda_host::dynamic_shared<unsigned char>();"),
+        (
+            "extern __shared__ __align__(16) unsigned char m[];",
+            "auto* m = ::cuda_host::dynamic_shared<unsigned char>();",
+        ),
         ("int shared = 1;", "int shared = 1;"),
     ],
 )
@@ -183,7 +191,11 @@ def test_shared_declarations_are_rewritten(source, rewritten):
 
 def line(mark):
     """The line of undefined.cu that has a mark."""
-    (number,) = [i for i, text in enumerate((KERNELS / "undefined.cu").read_text().splitlines(), 1) if text.endswith(f"// {mark}")]
+    (number,) = [
+        i
+        for i, text in enumerate((KERNELS / "undefined.cu").read_text().splitlines(), 1)
+        if text.endswith(f"// {mark}")
+    ]
     return f"undefined.cu:{number}"
 
 
@@ -213,8 +225,14 @@ def line(mark):
             "16 at __shfl_sync ({the shuffle of lanes_elsewhere}); 48 at __syncthreads ({the barrier of lanes_elsewhere})",
         ),
         ("past_the_end", "thread (63, 0, 0): a __shared__ variable of 256 bytes is accessed 0 bytes past its end"),
-        ("before_the_start", "thread (0, 0, 0): a __shared__ variable of 4096 bytes is accessed 8 bytes before its start"),
-        ("dynamic_past_the_end", "thread (255, 0, 0): dynamic shared memory of 1024 bytes is accessed 12 bytes past its end"),
+        (
+            "before_the_start",
+            "thread (0, 0, 0): a __shared__ variable of 4096 bytes is accessed 8 bytes before its start",
+        ),
+        (
+            "dynamic_past_the_end",
+            "thread (255, 0, 0): dynamic shared memory of 1024 bytes is accessed 12 bytes past its end",
+        ),
         ("named_barrier_short", "waits in a named barrier for threads that do not come"),
         ("grid_sync_alone", "a grid-wide sync at {grid_sync_alone} in a launch that is not cooperative"),
         ("no_end_of_stack", "thread (0, 0, 0): its stack of 256 KiB is used up"),
@@ -256,7 +274,9 @@ def test_a_missing_barrier_shows():
 
 @pytest.mark.parametrize("arguments", ([], [np.int16(5)], [np.zeros(1, np.int32), np.int32(1)]))
 def test_other_parameters_are_refused(arguments):
-    with pytest.raises(host.KernelFault, match="indices: its parameters are other in number or size than the arguments"):
+    with pytest.raises(
+        host.KernelFault, match="indices: its parameters are other in number or size than the arguments"
+    ):
         run("indices", 1, 1, *arguments)
 
 

@@ -42,7 +42,11 @@ def sanitizer(pytestconfig):
 
 
 def test_cuda_is_clean():
-    cases = [c.id for c in CASES.values() if c.operator == "vector_add" and c.distribution == "normal" and 0 < c.shape["n"] < 5000]
+    cases = [
+        c.id
+        for c in CASES.values()
+        if c.operator == "vector_add" and c.distribution == "normal" and 0 < c.shape["n"] < 5000
+    ]
     done = memcheck(faults.ROOT, cases)
     assert done.returncode == 0 and "ERROR SUMMARY: 0 errors" in done.stdout, done.stdout[-2000:] + done.stderr[-2000:]
 

@@ -33,9 +33,21 @@ def info(n=4, dtype="float32", stride=1, device="cuda:0", address=0):
     "arguments, error, message",
     [
         ((info(dtype="float64"), info()), TypeError, "x has dtype float64; accepted: float32, float16 or bfloat16"),
-        ((info(), info(dtype="float16")), TypeError, "y has dtype float16 and x has float32; accepted: one dtype for all"),
-        ((info(), info(), info(dtype="bfloat16")), TypeError, "out has dtype bfloat16 and x has float32; accepted: one dtype for all"),
-        ((ArrayInfo((2, 2), "float32", (2, 1), "cuda:0"), info()), ValueError, "x has shape (2, 2); accepted: one axis, (n,)"),
+        (
+            (info(), info(dtype="float16")),
+            TypeError,
+            "y has dtype float16 and x has float32; accepted: one dtype for all",
+        ),
+        (
+            (info(), info(), info(dtype="bfloat16")),
+            TypeError,
+            "out has dtype bfloat16 and x has float32; accepted: one dtype for all",
+        ),
+        (
+            (ArrayInfo((2, 2), "float32", (2, 1), "cuda:0"), info()),
+            ValueError,
+            "x has shape (2, 2); accepted: one axis, (n,)",
+        ),
         ((ArrayInfo((), "float32", (), "cuda:0"), info()), ValueError, "x has shape (); accepted: one axis, (n,)"),
         ((info(), info(5)), ValueError, "y has length 5 and x has 4; accepted: equal lengths"),
         ((info(), info(), info(3)), ValueError, "out has length 3 and x has 4; accepted: equal lengths"),
@@ -80,8 +92,16 @@ def implementation(request, pytestconfig):
 
 
 BAD_CALLS = {
-    "dtype": (np.ones(3, np.int32), np.ones(3, np.int32), "TypeError: x has dtype int32; accepted: float32, float16 or bfloat16"),
-    "mixed": (np.ones(3, "f4"), np.ones(3, "f2"), "TypeError: y has dtype float16 and x has float32; accepted: one dtype for all"),
+    "dtype": (
+        np.ones(3, np.int32),
+        np.ones(3, np.int32),
+        "TypeError: x has dtype int32; accepted: float32, float16 or bfloat16",
+    ),
+    "mixed": (
+        np.ones(3, "f4"),
+        np.ones(3, "f2"),
+        "TypeError: y has dtype float16 and x has float32; accepted: one dtype for all",
+    ),
     "rank": (np.ones((2, 2), "f4"), np.ones((2, 2), "f4"), "ValueError: x has shape (2, 2); accepted: one axis, (n,)"),
     "length": (np.ones(3, "f4"), np.ones(4, "f4"), "ValueError: y has length 4 and x has 3; accepted: equal lengths"),
 }
@@ -202,7 +222,13 @@ for call in (lambda: jax.jit(vector_add)(x, x), lambda: vector_add(x, x, interpr
     except (TypeError, ValueError) as error:
         print(type(error).__name__, error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"JAX_PLATFORMS": "cpu"}, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        cwd=ROOT,
+    )
     assert done.stdout.splitlines() == [
         "ValueError the call is traced for cpu; accepted: a cuda device, or interpret=",
         "TypeError interpret is True; accepted: None or a plgpu.InterpretGPUParams",

@@ -71,7 +71,9 @@ def unavailable() -> str | None:
     """Why nothing can be built here, or None."""
     if compiler() is None:
         wanted = os.environ.get("CXX")
-        return f"no C++ compiler: CXX is {wanted!r}" if wanted else "no C++ compiler: neither g++ nor clang++ is on PATH"
+        return (
+            f"no C++ compiler: CXX is {wanted!r}" if wanted else "no C++ compiler: neither g++ nor clang++ is on PATH"
+        )
     for header, wheel in (("cuda_fp16.h", "nvidia-cuda-runtime"), ("nv/target", "nvidia-cuda-cccl")):
         if not any((Path(path) / header).is_file() for path in include_directories()):
             return f"no CUDA header {header}: neither the wheel {wheel} nor a toolkit was found"
@@ -166,7 +168,15 @@ def _function(kernel: Kernel):
     library = cached(kernel.name, ".so", build, _compiler_identity(), *flags, *runtime, *texts)
     function = ctypes.CDLL(str(library)).cuda_host_launch
     unsigned = ctypes.POINTER(ctypes.c_uint)
-    function.argtypes = (unsigned, unsigned, ctypes.c_uint, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p), unsigned, ctypes.c_uint)
+    function.argtypes = (
+        unsigned,
+        unsigned,
+        ctypes.c_uint,
+        ctypes.c_int,
+        ctypes.POINTER(ctypes.c_void_p),
+        unsigned,
+        ctypes.c_uint,
+    )
     function.restype = ctypes.c_char_p
     return function
 
