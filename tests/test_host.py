@@ -1,6 +1,9 @@
 """The host build: what CUDA defines comes out right, what it leaves undefined is reported."""
 
 import itertools
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -280,11 +283,16 @@ def test_other_parameters_are_refused(arguments):
         run("indices", 1, 1, *arguments)
 
 
+def test_fortified_compilers(tmp_path):
+    """Some distributions' compilers fortify by default, and a fortified longjmp takes a fiber for an attack."""
+    code = "import tests.test_host as t; t.test_static_shared_memory(); t.test_counting_barriers()"
+    environment = os.environ | {"CXX": "g++ -D_FORTIFY_SOURCE=2", "ROSETTA_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=KERNELS.parent.parent, capture_output=True, env=environment)
+    assert done.returncode == 0, done.stderr[-500:]
+
+
 def test_a_crash_elsewhere_is_still_a_crash():
     """The engine takes the bad accesses to memory that it guards, and no others."""
-    import subprocess
-    import sys
-
     code = "import tests.test_host as t, numpy as np; t.run('indices', 1, 1, np.uint64(0))"
     done = subprocess.run([sys.executable, "-c", code], cwd=KERNELS.parent.parent, capture_output=True)
     assert done.returncode == -11

@@ -74,7 +74,11 @@ def unavailable() -> str | None:
         return (
             f"no C++ compiler: CXX is {wanted!r}" if wanted else "no C++ compiler: neither g++ nor clang++ is on PATH"
         )
-    for header, wheel in (("cuda_fp16.h", "nvidia-cuda-runtime"), ("nv/target", "nvidia-cuda-cccl")):
+    for header, wheel in (
+        ("cuda_fp16.h", "nvidia-cuda-runtime"),
+        ("crt/host_config.h", "nvidia-cuda-crt"),
+        ("nv/target", "nvidia-cuda-cccl"),
+    ):
         if not any((Path(path) / header).is_file() for path in include_directories()):
             return f"no CUDA header {header}: neither the wheel {wheel} nor a toolkit was found"
     return None
@@ -116,6 +120,7 @@ FLAGS = (
     "-std=c++17",
     "-O2",
     "-ffp-contract=off",  # a*b + c is two roundings unless the kernel says fma
+    "-U_FORTIFY_SOURCE",  # a fortified longjmp, Ubuntu's default, aborts where it lands on another stack
     "-fPIC",
     "-shared",
     "-pthread",
