@@ -61,8 +61,8 @@ class Backend:
         """The variant that is meant where none is named."""
         return self.variants(operator)[0]
 
-    def not_run(self, case: Case, tier: str, values: list[np.ndarray]) -> str | None:
-        """Why a case says nothing here, or None. values: the case's inputs and its rounded outputs."""
+    def not_run(self, case: Case, tier: str, inputs) -> str | None:
+        """Why a case says nothing here, or None. inputs: ``runner.Inputs``."""
         return None
 
     def function(self, operator: str, variant: str, tier: str) -> Callable:
@@ -122,7 +122,7 @@ class Triton(Implementation):
     def kind(self, tier: str) -> str:
         return "torch"
 
-    def not_run(self, case: Case, tier: str, values: list[np.ndarray]) -> str | None:
+    def not_run(self, case: Case, tier: str, inputs) -> str | None:
         if tier == "cpu" and case.dtype == "bfloat16":
             return "Triton's interpreter computes bfloat16 wrongly (triton issue 11584)"
         return None
@@ -134,8 +134,8 @@ class Pallas(Implementation):
     def kind(self, tier: str) -> str:
         return "jax"
 
-    def not_run(self, case: Case, tier: str, values: list[np.ndarray]) -> str | None:
-        return _flushed(values) if tier == "cpu" else None
+    def not_run(self, case: Case, tier: str, inputs) -> str | None:
+        return _flushed(inputs.values) if tier == "cpu" else None
 
     def function(self, operator: str, variant: str, tier: str) -> Callable:
         call = super().function(operator, variant, tier)
@@ -192,8 +192,8 @@ class Baseline(Backend):
 
         return tuple(baselines.FUNCTIONS.get((self.name, operator), {}))
 
-    def not_run(self, case: Case, tier: str, values: list[np.ndarray]) -> str | None:
-        return _flushed(values) if self.name == "jax" and tier == "cpu" else None
+    def not_run(self, case: Case, tier: str, inputs) -> str | None:
+        return _flushed(inputs.values) if self.name == "jax" and tier == "cpu" else None
 
     def function(self, operator: str, variant: str, tier: str) -> Callable:
         from crosscheck import baselines
@@ -213,8 +213,8 @@ class _Stranger(Backend):
             else f"it takes {kind} arrays, and on a {tier.upper()} there are {words(TIERS[tier])} ones"
         )
 
-    def not_run(self, case: Case, tier: str, values: list[np.ndarray]) -> str | None:
-        return _flushed(values) if self.kind(tier) == "jax" and tier == "cpu" else None
+    def not_run(self, case: Case, tier: str, inputs) -> str | None:
+        return _flushed(inputs.values) if self.kind(tier) == "jax" and tier == "cpu" else None
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Runs one backend on one case, in this process, and says how it went in a row."""
 
+import functools
 import hashlib
 import importlib.util
 import time
@@ -14,7 +15,7 @@ from crosscheck.arrays import GUARD, KINDS, POISON, Poisoned, poison_bits
 from crosscheck.cases import OPERATORS, Case
 from crosscheck.compare import Judgement, judge
 from crosscheck.machine import Gpu
-from reference.contract import Expected, Unsupported, round_once
+from reference.contract import Expected, NotRun, Unsupported, round_once
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,13 @@ class Inputs:
         self.first: tuple[dict, list] | None = None  # the first passing row of a sampled case, and its outputs
         self._native: dict[str, list] = {}
         self._pristine: list | None = None
+
+    @functools.cached_property
+    def values(self) -> list[np.ndarray]:
+        """The inputs, and the outputs as they should come out; 0 for what the bound lets be flushed to zero."""
+        tiny = np.finfo(np.float32).tiny
+        outputs = [round_once(np.where(e.bound < tiny, e.value, 0), e.dtype) for e in self.expected.values()]
+        return [*self.host.values(), *outputs]
 
     def native(self, kind: str) -> list:
         """The inputs as arrays of a kind; on a GPU PyTorch's, where it is installed, are everybody's memory."""
@@ -145,15 +153,12 @@ class Runner:
             return [
                 row | {"reason": "a case of this size is compared on the device by PyTorch, which is not installed"}
             ]
-        # What the bound lets be flushed to zero is nothing to stumble over.
-        rounded = [
-            round_once(np.where(e.bound < np.finfo(np.float32).tiny, e.value, 0), e.dtype)
-            for e in self.inputs.expected.values()
-        ]
-        if reason := backend.not_run(case, self.tier, [*self.inputs.host.values(), *rounded]):
+        if reason := backend.not_run(case, self.tier, self.inputs):
             return [row | {"reason": reason}]
         try:
             return self._call(row, function, kind)
+        except NotRun as reason:
+            return [row | {"reason": str(reason)}]
         except Unsupported as refusal:
             return [row | {"verdict": "unsupported", "reason": str(refusal)}]
         except Exception as error:
@@ -216,8 +221,10 @@ class Runner:
         if inputs.sample is not None and not reasons:
             reason, corrected = self._against_first(row, results)
             reasons += [reason] if reason else []
-        row["verdict"] = "pass" if not reasons else "fail" if row["role"] == "implementation" else "inaccurate"
-        row["reason"] = "; ".join(reasons) or None
+        if reasons:
+            row |= _wrong(row, "; ".join(reasons))
+        else:
+            row["verdict"] = "pass"
         return [row, corrected] if corrected else [row]
 
     def _get(self, value, kind: str, index: np.ndarray | None) -> np.ndarray:
@@ -229,7 +236,11 @@ class Runner:
     def _tensor(self, value):
         """An array of any kind as a PyTorch tensor on the same memory."""
         torch = self.adapters["torch"].torch
-        return value if isinstance(value, torch.Tensor) else torch.from_dlpack(value)
+        if isinstance(value, torch.Tensor):
+            return value
+        if isinstance(value, np.ndarray):  # NumPy's own dlpack knows no bfloat16
+            return torch.from_numpy(value.view(f"i{value.itemsize}")).view(getattr(torch, value.dtype.name))
+        return torch.from_dlpack(value)
 
     def _spilt(self, name: str, given: Poisoned, kind: str, dtype: str) -> str | None:
         """What was written beside an output operand, or None."""
@@ -256,13 +267,13 @@ class Runner:
         Where they differ the reference decides: returns what is wrong with these results, or the first
         backend's row as it should have been.
         """
-        inputs = self.inputs
+        inputs, tensors = self.inputs, [self._tensor(value) for value in results]
         if inputs.first is None:
-            inputs.first = row, [self._tensor(value) for value in results]
+            inputs.first = row, tensors
             return None, None
         first, kept = inputs.first
         torch = self.adapters["torch"].torch
-        for name, value, other in zip(inputs.expected, map(self._tensor, results), kept):
+        for name, value, other in zip(inputs.expected, tensors, kept):
             value, other = value.reshape(-1), other.reshape(-1)
             bits = {2: torch.int16, 4: torch.int32}[value.element_size()]
             differ = (value.view(bits) != other.view(bits)) & ~(value.isnan() & other.isnan())
@@ -278,9 +289,14 @@ class Runner:
                     if of is row:
                         row |= _numbers({name: judgement})
                         return reason, None
-                    inputs.first = None
-                    return None, first | _numbers({name: judgement}) | {"verdict": "fail", "reason": reason}
+                    inputs.first = row, tensors
+                    return None, first | _numbers({name: judgement}) | _wrong(first, reason)
         return None, None
+
+
+def _wrong(row: dict, reason: str) -> dict:
+    """The verdict on a row that breaks the contract: a baseline is only inaccurate."""
+    return {"verdict": "fail" if row["role"] == "implementation" else "inaccurate", "reason": reason}
 
 
 def brief(error: Exception) -> str:

@@ -20,6 +20,10 @@ class Unsupported(NotImplementedError):
     """A call the contract allows and this implementation, device or build does not cover."""
 
 
+class NotRun(Unsupported):
+    """A call that the implementation covers and this machine cannot run."""
+
+
 class ArrayInfo(NamedTuple):
     """What the checks need to know of an array of any framework.
 

@@ -1,5 +1,6 @@
 """The check itself: right functions pass, and every way of being wrong that it knows is seen."""
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -9,6 +10,7 @@ import crosscheck
 from crosscheck.cases import CASES
 from crosscheck.runner import Task
 from crosscheck.workers import Workers
+from reference.contract import NotRun
 from tests.doubles.right import vector_add as right
 
 CASE = "vector_add-float32-1025"
@@ -191,6 +193,14 @@ def test_jax_does_not_get_the_very_inputs():
     assert {row["reason"] for row in rows} == {"the call wrote to its input y"}
 
 
+def test_what_a_machine_cannot_run_is_not_run():
+    def cannot(x, y):
+        raise NotRun("it has inline PTX")
+
+    (row,) = check(cannot)
+    assert (row["verdict"], row["reason"]) == ("not run", "it has inline PTX")
+
+
 def test_one_backend_cannot_spoil_the_inputs_of_the_next():
     first, second = check(input_changed, [CASE, CASE])
     assert first["inputs_sha256"] == second["inputs_sha256"]
@@ -220,6 +230,59 @@ def test_refused_names():
     ):
         with pytest.raises(ValueError, match=message):
             crosscheck.check(right, **{"operator": "vector_add", "arrays": "numpy", "device": "cpu"} | arguments)
+
+
+# Big cases: the reference answers for a sample, and the backends for each other
+
+
+@pytest.fixture
+def sampled(monkeypatch):
+    """A runner that holds every other element of vector add to the reference."""
+    pytest.importorskip("torch")
+    from crosscheck import backends, runner
+
+    operator = dataclasses.replace(
+        runner.OPERATORS["vector_add"], sample=lambda case: {"out": np.arange(0, case.shape["n"], 2)}
+    )
+    monkeypatch.setattr(runner, "OPERATORS", {"vector_add": operator})
+    running = runner.Runner(None)
+
+    def run(name, fn, case=CASE):
+        running.own = backends.Function(name, "implementation", (), call=fn, arrays="numpy")
+        return running.run(Task(name, CASES[case]))
+
+    return run
+
+
+def off_the_sample(x, y):
+    total = right(x, y)
+    total[501] = 7
+    return total
+
+
+def test_a_sample_sees_what_is_in_it(sampled):
+    (row,) = sampled("zeros", zeros)
+    assert row["verdict"] == "fail" and row["reason"].startswith("out[0] is 0, ")
+
+
+@pytest.mark.parametrize("case", (CASE, "vector_add-bfloat16-1025", "vector_add-float32-169-special"))
+def test_who_is_alike_passes(sampled, case):
+    assert [sampled(name, right, case)[0]["verdict"] for name in ("one", "another")] == ["pass", "pass"]
+
+
+def test_what_is_off_the_sample_is_seen_beside_a_right_one(sampled):
+    assert sampled("right", right)[0]["verdict"] == "pass"
+    (row,) = sampled("wrong", off_the_sample)
+    assert row["verdict"] == "fail" and row["reason"].startswith("out[501] is 7, the reference ")
+
+
+def test_a_right_one_corrects_what_has_passed_before_it(sampled):
+    assert sampled("wrong", off_the_sample)[0]["verdict"] == "pass"  # nobody to compare with
+    row, corrected = sampled("right", right)
+    assert row["verdict"] == "pass"
+    assert (corrected["backend"], corrected["verdict"]) == ("wrong", "fail")
+    assert corrected["reason"].startswith("out[501] is 7, the reference ")
+    assert [sampled("again", off_the_sample)[0]["verdict"]] == ["fail"]  # now it is the right one that counts
 
 
 # Processes

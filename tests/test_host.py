@@ -13,6 +13,7 @@ import pytest
 
 from cupy_impl import host, nvrtc
 from cupy_impl.launches import Kernel, Launch
+from reference.contract import NotRun
 
 KERNELS = Path(__file__).parent / "host_kernels"
 
@@ -273,6 +274,24 @@ def test_a_missing_barrier_shows():
     x, out = draw(64), np.zeros(64, np.float32)
     run("missing_barrier", 1, 64, x, out, source="undefined.cu")
     assert np.isnan(out[:32]).all() and np.array_equal(out[32:], x[31::-1])
+
+
+def test_inline_ptx_is_named():
+    with pytest.raises(NotRun, match="ptx.cu has inline PTX, which the host build cannot run"):
+        run("lane", 1, 32, np.zeros(32, np.int32), source="ptx.cu")
+    kernel = Kernel(str(KERNELS / "features.cu"), "indices")
+    assert host.inline_ptx(kernel) is None  # its headers have bodies for the CPU
+    pytest.importorskip("cuda.bindings.nvrtc")
+    nvrtc.cubin(Kernel(str(KERNELS / "ptx.cu"), "lane"), "sm_90a")
+
+
+def test_inline_ptx_in_a_header_of_ours_is_named(tmp_path, monkeypatch):
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "outer.cuh").write_text('#include "inner.cuh"\n')
+    (tmp_path / "include" / "inner.cuh").write_text('asm volatile("");\n')
+    (tmp_path / "kernel.cu").write_text('#include "outer.cuh"\n')
+    monkeypatch.setattr(host, "SOURCES", tmp_path)
+    assert host.inline_ptx(Kernel("kernel.cu", "any")) == "inner.cuh"
 
 
 @pytest.mark.parametrize("arguments", ([], [np.int16(5)], [np.zeros(1, np.int32), np.int32(1)]))

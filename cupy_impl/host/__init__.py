@@ -30,7 +30,7 @@ from cupy_impl.launches import (
     sources,
     title,
 )
-from reference.contract import ArrayInfo, Unsupported, Variant, wrong_type
+from reference.contract import ArrayInfo, NotRun, Unsupported, Variant, wrong_type
 
 PLATFORM = "cpu"
 HERE = Path(__file__).parent
@@ -97,6 +97,22 @@ def _compiler_identity() -> str:
     return f"{' '.join(compiler())} {platform.machine()} {version}"
 
 
+def inline_ptx(kernel: Kernel) -> str | None:
+    """The first of a kernel's source and the headers of ours it includes that has PTX and no body for the CPU."""
+    left, seen = [SOURCES / kernel.source], set()
+    while left:
+        path = left.pop(0)
+        text = path.read_text()
+        if re.search(r"\basm\b", text):
+            return title(path)
+        seen.add(path)
+        for name in re.findall(r'#include "([^"]+)"', text):
+            header = SOURCES / "include" / name
+            if header.is_file() and header not in seen and not (HERE / "include" / name).is_file():
+                left.append(header)
+    return None
+
+
 def rewrite(text: str, name: str, numbers: Iterator[int]) -> str:
     """A source with its ``__shared__`` declarations as references to memory that the engine guards and poisons."""
 
@@ -148,7 +164,9 @@ def _compile(kernel: Kernel, *arguments: str) -> None:
 @functools.cache
 def _function(kernel: Kernel):
     if reason := unavailable():
-        raise Unsupported(f"the host build is not possible: {reason}")
+        raise NotRun(f"the host build is not possible: {reason}")
+    if name := inline_ptx(kernel):
+        raise NotRun(f"{name} has inline PTX, which the host build cannot run")
     runtime = [path.read_text() for path in sorted(HERE.rglob("*.*")) if path.suffix in (".h", ".cpp", ".cuh")]
     headers = [f"-I{path}" for path in include_directories()]
     flags = options(kernel)
@@ -189,7 +207,8 @@ def _function(kernel: Kernel):
 def launch(launches: tuple[Launch, ...], arrays: Mapping[str, np.ndarray], variant: Variant) -> None:
     """Build what is not built yet and run in order; returns when the last thread is done.
 
-    Raises CompileError, KernelFault, and Unsupported for clusters.
+    Raises CompileError, KernelFault, NotRun where there is no compiler or the kernel has inline PTX, and Unsupported
+    for clusters.
     """
     for item in launches:
         if item.cluster != (1, 1, 1):
