@@ -25,9 +25,9 @@ $(VENV)/ready: pyproject.toml constraints.txt Makefile
 	if ! $$found -c 'import ensurepip, venv' 2>/dev/null; then \
 	    echo "set-up: $$found cannot make virtual environments; on Debian and Ubuntu install its package python3-venv" >&2; exit 1; \
 	fi; \
-	echo "set-up: packages of [$(EXTRA),test] for $$($$found --version) into $(VENV), some minutes and GB the first time" >&2; \
+	echo "set-up: packages of [$(EXTRA),test,plot] for $$($$found --version) into $(VENV), some minutes and GB the first time" >&2; \
 	$$found -m venv $(VENV) && \
-	$(VENV)/bin/python -c 'import sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; e = p["optional-dependencies"]; print(*p["dependencies"], *e[sys.argv[1]], *e["test"], sep="\n")' $(EXTRA) > $(VENV)/requirements.txt && \
+	$(VENV)/bin/python -c 'import sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; e = p["optional-dependencies"]; print(*p["dependencies"], *e[sys.argv[1]], *e["test"], *e["plot"], sep="\n")' $(EXTRA) > $(VENV)/requirements.txt && \
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $(VENV)/requirements.txt --constraint constraints.txt || \
 	{ echo "set-up: the packages could not be installed; pip's words are above" >&2; exit 1; }
 	@touch $@

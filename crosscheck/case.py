@@ -34,7 +34,7 @@ class Operator:
     """What the check needs to know of an operator beside its reference.
 
     module: its basename in every tree. dtypes: those of its contract. inputs: names in the order of the call, optional
-    ones not among them. outputs: a case's results in their order, name to shape and dtype. draw: a case's inputs by
+    ones not among them. arrays: all arrays of a case's call, name to shape and dtype. outputs: a case's results in their order, name to shape and dtype. draw: a case's inputs by
     name. sample: which elements of a big case's outputs are held to the reference, as flat indices by output, or None
     for all. expect: the reference's word on a case and its inputs, at such indices alone where they are given. random:
     a small case drawn at random, beside the table.
@@ -44,6 +44,7 @@ class Operator:
     module: str
     dtypes: tuple[str, ...]
     inputs: tuple[str, ...]
+    arrays: Callable[[Case], dict[str, tuple[tuple[int, ...], str]]]
     outputs: Callable[[Case], dict[str, tuple[tuple[int, ...], str]]]
     draw: Callable[[Case], dict[str, np.ndarray]]
     sample: Callable[[Case], dict[str, np.ndarray] | None]

@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Mapping, NamedTuple, Sequence
 
@@ -93,12 +93,6 @@ def _product(shape) -> int:
     return result
 
 
-def shapes(case: Case) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shape and dtype of every array of a case's call."""
-    drawn = OPERATORS[case.operator].draw(replace(case, distribution="zeros"))
-    return {name: (values.shape, values.dtype.name) for name, values in drawn.items()}
-
-
 # --- the three frameworks
 
 
@@ -107,7 +101,7 @@ def compile_cuda(job: Job) -> list[Kernel]:
 
     operator = OPERATORS[job.case.operator]
     info = lambda spec: ArrayInfo(spec[0], spec[1], row_major(spec[0]), "cuda:0", 0)
-    given, keywords = operator.call(job.case, {name: info(spec) for name, spec in shapes(job.case).items()})
+    given, keywords = operator.call(job.case, {name: info(spec) for name, spec in operator.arrays(job.case).items()})
     outputs = [info(spec) for spec in operator.outputs(job.case).values()]
     plan = importlib.import_module(f"cupy_impl.{operator.module}").plan
     launches = plan(*given, *outputs, variant=job.variant, **keywords)
@@ -159,7 +153,7 @@ def compile_triton(job: Job) -> list[Kernel]:
     operator = OPERATORS[job.case.operator]
     arrays = {
         name: torch.empty(shape, dtype=getattr(torch, d), device="meta")
-        for name, (shape, d) in shapes(job.case).items()
+        for name, (shape, d) in operator.arrays(job.case).items()
     }
     given, keywords = operator.call(job.case, arrays)
     function = getattr(importlib.import_module(f"triton_impl.{operator.module}"), operator.name)
@@ -188,7 +182,8 @@ def compile_pallas(job: Job) -> list[Kernel]:
     place = SingleDeviceSharding(topology.devices[0])
     operator = OPERATORS[job.case.operator]
     structs = {
-        name: jax.ShapeDtypeStruct(shape, scalar(d), sharding=place) for name, (shape, d) in shapes(job.case).items()
+        name: jax.ShapeDtypeStruct(shape, scalar(d), sharding=place)
+        for name, (shape, d) in operator.arrays(job.case).items()
     }
     function = getattr(importlib.import_module(f"pallas_impl.{operator.module}"), operator.name)
 

@@ -107,26 +107,22 @@ DISTRIBUTIONS = {
 def draw_values(distribution: str, rng: np.random.Generator, n: int, dtype: str) -> np.ndarray:
     """n values of a distribution, one axis; past 2^26 a drawn block repeats."""
     draw = DISTRIBUTIONS[distribution]
-    # Zeros cost nothing however many they are.
-    return draw(rng, n, dtype) if n <= 1 << 26 or draw is _zeros else np.resize(draw(rng, BLOCK, dtype), n)
+    return draw(rng, n, dtype) if n <= 1 << 26 else np.resize(draw(rng, BLOCK, dtype), n)
 
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 def draw(
-    case,
-    shapes: dict[str, tuple[int, ...]],
-    distributions: Mapping[str, str] = _NONE,
-    dtypes: Mapping[str, str] = _NONE,
+    case, arrays: Mapping[str, tuple[tuple[int, ...], str]], distributions: Mapping[str, str] = _NONE
 ) -> dict[str, np.ndarray]:
-    """A case's inputs by name, each from a generator of its own; distributions and dtypes where not the case's."""
+    """Arrays of these shapes and dtypes, each from a generator of its own; distributions where not the case's."""
     return {
         name: draw_values(
             distributions.get(name, case.distribution),
             np.random.default_rng([case.seed, i]),
             int(np.prod(shape, dtype=np.int64)),
-            dtypes.get(name, case.dtype),
+            dtype,
         ).reshape(shape)
-        for i, (name, shape) in enumerate(shapes.items())
+        for i, (name, (shape, dtype)) in enumerate(arrays.items())
     }

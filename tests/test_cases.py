@@ -108,3 +108,11 @@ def test_some_rows_of_many():
         index = some(n, seed=0)
         assert index[0] == 0 and index[-1] == n - 1 and np.all(np.diff(index) > 0) and len(index) <= 256
     assert {127, 128, 129, 895, 896, 897, 998} <= set(some(1000, seed=0).tolist())
+
+
+def test_arrays_are_said_as_they_are_drawn():
+    for case in CASES.values():
+        if "cpu" in case.sets:
+            operator = OPERATORS[case.operator]
+            drawn = {name: (values.shape, values.dtype.name) for name, values in operator.draw(case).items()}
+            assert operator.arrays(case) == drawn, case.id

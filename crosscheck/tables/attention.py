@@ -99,6 +99,10 @@ def _shape(case: Case) -> tuple[int, ...]:
     return tuple(sizes[axis] for axis in str(case.arguments.get("layout", "bhsd")))
 
 
+def _arrays(case: Case):
+    return dict.fromkeys("qkv", (_shape(case), case.dtype))
+
+
 def _draw(case: Case) -> dict[str, np.ndarray]:
     layout, shape = str(case.arguments.get("layout", "bhsd")), _shape(case)
     kind, along = case.distribution, layout.index("s")
@@ -107,7 +111,7 @@ def _draw(case: Case) -> dict[str, np.ndarray]:
         "below": ("one_sided", "one_sided", "normal"),
         "sorted": ("one_sided", "normal", "normal"),
     }.get(kind, ("normal",) * 3 if kind in ("logits", "nan_query", "nan_keys") else (kind,) * 3)
-    inputs = draw(case, {"q": shape, "k": shape, "v": shape}, {"q": q, "k": k, "v": v})
+    inputs = draw(case, _arrays(case), {"q": q, "k": k, "v": v})
     middle = (slice(None),) * along + (shape[along] // 2,)
     later = (slice(None),) * along + (slice((shape[along] + 1) // 2, None),)
     if kind in ("logits", "below"):
@@ -163,4 +167,6 @@ def _random(rng: np.random.Generator, dtype: str) -> Case:
     return _case(dtype, 1, 1, sequence, head_dim, causal, distribution, layout, scale, seed=int(rng.integers(1 << 30)))
 
 
-OPERATORS = (Operator("attention", "attention", DTYPES, ("q", "k", "v"), _outputs, _draw, _sample, _expect, _random),)
+OPERATORS = (
+    Operator("attention", "attention", DTYPES, ("q", "k", "v"), _arrays, _outputs, _draw, _sample, _expect, _random),
+)

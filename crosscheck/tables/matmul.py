@@ -112,15 +112,21 @@ def cases() -> Iterator[Case]:
         yield _case(tf32, *shape, tb=True, sets=("performance",))
 
 
-def _draw(case: Case) -> dict[str, np.ndarray]:
+def _arrays(case: Case):
     m, n, k = (case.shape[axis] for axis in "mnk")
     a = (k, m) if case.arguments.get("transpose_a") else (m, k)
     b = (n, k) if case.arguments.get("transpose_b") else (k, n)
     shapes = {"a": a, "b": b} | ({"bias": (n,)} if case.arguments.get("bias") else {})
+    return {name: (shape, case.dtype) for name, shape in shapes.items()}
+
+
+def _draw(case: Case) -> dict[str, np.ndarray]:
+    arrays = _arrays(case)
     planted = case.distribution == "nan"
-    inputs = draw(case, shapes, {"bias": "normal"} | ({"a": "normal", "b": "normal"} if planted else {}))
+    inputs = draw(case, arrays, {"bias": "normal"} | ({"a": "normal", "b": "normal"} if planted else {}))
     if planted:
-        inputs["a"][a[0] // 2, a[1] // 2] = np.nan
+        (rows, cols), _ = arrays["a"]
+        inputs["a"][rows // 2, cols // 2] = np.nan
     return inputs
 
 
@@ -155,4 +161,4 @@ def _random(rng: np.random.Generator, dtype: str) -> Case:
     return _case(kind, m, n, k, distribution, ta, tb, epilogue, seed=int(rng.integers(1 << 30)))
 
 
-OPERATORS = (Operator("matmul", "matmul", DTYPES, ("a", "b"), _outputs, _draw, _sample, _expect, _random),)
+OPERATORS = (Operator("matmul", "matmul", DTYPES, ("a", "b"), _arrays, _outputs, _draw, _sample, _expect, _random),)

@@ -71,23 +71,30 @@ def cases() -> Iterator[Case]:
             yield _backward_case(dtype, rows, cols, sets=("performance",))
 
 
-def _rows(case: Case, shapes: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+def _arrays(case: Case):
+    rows, cols = case.shape["rows"], case.shape["cols"]
+    arrays = {"x": ((rows, cols), case.dtype), "weight": ((cols,), str(case.arguments.get("weight", case.dtype)))}
+    return arrays | ({"residual": arrays["x"]} if "residual" in case.arguments else {})
+
+
+def _arrays_backward(case: Case):
+    arrays = _arrays(case)
+    return {"dy": arrays["x"], **arrays, "rstd": ((case.shape["rows"],), "float32")}
+
+
+def _rows(case: Case, arrays: dict[str, tuple[tuple[int, ...], str]]) -> dict[str, np.ndarray]:
     """The inputs, x in the case's distribution, by row where it speaks of NaN and infinity, the others normal."""
     by_row = {"nan": np.nan, "plus_inf": np.inf}
-    distributions = dict.fromkeys(shapes, "normal") | ({} if case.distribution in by_row else {"x": case.distribution})
-    inputs = draw(case, shapes, distributions, {"weight": str(case.arguments.get("weight", case.dtype))})
+    distributions = dict.fromkeys(arrays, "normal") | ({} if case.distribution in by_row else {"x": case.distribution})
+    inputs = draw(case, arrays, distributions)
     if case.distribution in by_row:
-        rows, cols = shapes["x"]
+        (rows, cols), _ = arrays["x"]
         inputs["x"][rows // 2, cols // 3] = by_row[case.distribution]
     return inputs
 
 
 def _draw(case: Case) -> dict[str, np.ndarray]:
-    rows, cols = case.shape["rows"], case.shape["cols"]
-    shapes = {"x": (rows, cols), "weight": (cols,)}
-    if "residual" in case.arguments:
-        shapes["residual"] = (rows, cols)
-    inputs = _rows(case, shapes)
+    inputs = _rows(case, _arrays(case))
     if "residual" in inputs and case.distribution == "tiny":
         inputs["residual"] /= scalar(case.dtype).type(1024)  # or the sum would not be tiny
     return inputs
@@ -95,7 +102,9 @@ def _draw(case: Case) -> dict[str, np.ndarray]:
 
 def _draw_backward(case: Case) -> dict[str, np.ndarray]:
     rows, cols = case.shape["rows"], case.shape["cols"]
-    inputs = _rows(case, {"dy": (rows, cols), "x": (rows, cols), "weight": (cols,)})
+    arrays = _arrays_backward(case)
+    del arrays["rstd"]  # it follows from x
+    inputs = _rows(case, arrays)
     squares = np.zeros(rows)
     for row in range(0, rows, 1024):  # a big case in float64 at once would not fit
         part = inputs["x"][row : row + 1024].astype(np.float64)
@@ -172,12 +181,13 @@ def _random_backward(rng: np.random.Generator, dtype: str) -> Case:
 
 
 OPERATORS = (
-    Operator("rmsnorm", "rmsnorm", DTYPES, ("x", "weight"), _outputs, _draw, _sample, _expect, _random),
+    Operator("rmsnorm", "rmsnorm", DTYPES, ("x", "weight"), _arrays, _outputs, _draw, _sample, _expect, _random),
     Operator(
         "rmsnorm_backward",
         "rmsnorm",
         DTYPES,
         ("dy", "x", "weight", "rstd"),
+        _arrays_backward,
         _outputs_backward,
         _draw_backward,
         _sample_backward,

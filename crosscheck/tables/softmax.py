@@ -63,10 +63,14 @@ def cases() -> Iterator[Case]:
             yield _case(dtype, rows, cols, sets=("performance",))
 
 
+def _arrays(case: Case):
+    return {"x": ((case.shape["rows"], case.shape["cols"]), case.dtype)}
+
+
 def _draw(case: Case) -> dict[str, np.ndarray]:
     shape = case.shape["rows"], case.shape["cols"]
     by_row = case.distribution if case.distribution in ("sorted", "wide", "minus_inf", "plus_inf", "nan") else None
-    x = draw(case, {"x": shape}, {"x": "normal"} if by_row else {})["x"]
+    x = draw(case, _arrays(case), {"x": "normal"} if by_row else {})["x"]
     middle = shape[0] // 2
     if by_row == "sorted":
         x = np.sort(x, axis=1)
@@ -103,6 +107,7 @@ OPERATORS = (
         "softmax",
         DTYPES,
         ("x",),
+        _arrays,
         lambda case: {"out": ((case.shape["rows"], case.shape["cols"]), case.dtype)},
         _draw,
         _sample,

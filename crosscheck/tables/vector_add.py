@@ -37,12 +37,15 @@ def cases() -> Iterator[Case]:
             yield _case(dtype, 1 << exponent, sets=("performance",))
 
 
+def _arrays(case: Case):
+    return dict.fromkeys(("x", "y"), ((case.shape["n"],), case.dtype))
+
+
 def _draw(case: Case) -> dict[str, np.ndarray]:
     if case.distribution == "special":  # every pair of them
         values = special_values(case.dtype)
         return {"x": np.repeat(values, values.size), "y": np.tile(values, values.size)}
-    n = case.shape["n"]
-    return draw(case, {"x": (n,), "y": (n,)})
+    return draw(case, _arrays(case))
 
 
 def _sample(case: Case) -> dict[str, np.ndarray] | None:
@@ -71,6 +74,7 @@ OPERATORS = (
         "vector_add",
         DTYPES,
         ("x", "y"),
+        _arrays,
         lambda case: {"out": ((case.shape["n"],), case.dtype)},
         _draw,
         _sample,
