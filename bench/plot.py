@@ -70,7 +70,7 @@ def roofline(records: Sequence[dict], device: str):
         1.3 * low,
         1.6 * low * peaks.bandwidth / 1e12,
         f"memory: {peaks.bandwidth / 1e12:.1f} TB/s",
-        rotation=math.degrees(math.atan(peaks.bandwidth / 1e12)),
+        rotation=math.degrees(math.atan(1.6 * peaks.bandwidth / 1e12)),
         rotation_mode="anchor",
         transform_rotates_text=True,
     )
