@@ -302,6 +302,20 @@ def test_other_parameters_are_refused(arguments):
         run("indices", 1, 1, *arguments)
 
 
+def test_the_engine_stays_by_itself():
+    """Nothing of it, nor the C++ library it brings, is found by libraries that do not ask for it."""
+    code = """
+import ctypes
+import tests.test_host as t
+
+t.test_static_shared_memory()
+everybody = ctypes.CDLL(None)
+print([name for name in ("_ZN9cuda_host4selfEv", "_ZN9cuda_host10block_sizeEv", "_ZNSt6thread4joinEv") if hasattr(everybody, name)])
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=KERNELS.parent.parent, capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
 def test_fortified_compilers(tmp_path):
     """Some distributions' compilers fortify by default, and a fortified longjmp takes a fiber for an attack."""
     code = "import tests.test_host as t; t.test_static_shared_memory(); t.test_counting_barriers()"

@@ -138,6 +138,7 @@ FLAGS = (
     "-ffp-contract=off",  # a*b + c is two roundings unless the kernel says fma
     "-U_FORTIFY_SOURCE",  # a fortified longjmp, Ubuntu's default, aborts where it lands on another stack
     "-fPIC",
+    "-fvisibility=hidden",
     "-shared",
     "-pthread",
 )
@@ -147,7 +148,6 @@ def options(kernel: Kernel) -> tuple[str, ...]:
     """The compiler's options for a kernel."""
     return (
         *FLAGS,
-        "-fvisibility=hidden",
         f"-DKERNEL={kernel.name}",
         f'-DSOURCE="{Path(kernel.source).name}"',
         *(f"-D{name}={value}" for name, value in kernel.defines),
@@ -182,13 +182,14 @@ def _function(kernel: Kernel):
             (place / path.name).write_text(rewrite(path.read_text(), title(path), numbers))
         # Headers written for the CPU come first, then the rewritten ones.
         first = (f"-I{HERE / 'include'}", f"-I{rewritten}", f"-I{rewritten / 'include'}")
-        _compile(kernel, *first, *flags, "-x", "c++", str(HERE / "cuda_host.h"), "-o", str(library))
+        unit = ("-x", "c++", str(HERE / "cuda_host.h"), "-x", "none", str(engine))
+        _compile(kernel, *first, *flags, *unit, "-o", str(library))
 
-    # Kernels find the engine's functions among the process's.
+    # A kernel's library needs the engine's by its path. Loaded for the whole process instead, the engine would bring
+    # its C++ library before others' own: XLA's CUDA plugin crashes on that.
     engine = cached("engine", ".so", build_engine, _compiler_identity(), *FLAGS, *runtime)
-    ctypes.CDLL(str(engine), mode=ctypes.RTLD_GLOBAL)
     texts = [path.read_text() for path in sources(kernel)]
-    library = cached(kernel.name, ".so", build, _compiler_identity(), *flags, *runtime, *texts)
+    library = cached(kernel.name, ".so", build, _compiler_identity(), str(engine), *flags, *runtime, *texts)
     function = ctypes.CDLL(str(library)).cuda_host_launch
     unsigned = ctypes.POINTER(ctypes.c_uint)
     function.argtypes = (

@@ -11,6 +11,8 @@
 
 #include <cstddef>
 
+#pragma GCC visibility push(default)  // kernels find these; nothing else of the engine is seen by other libraries
+
 namespace cuda_host {
 
 constexpr unsigned ALL_LANES = 0xffffffffu;
@@ -78,3 +80,5 @@ void copies_wait(std::size_t pending);
 const char* run(dim3 grid, dim3 block, std::size_t shared_bytes, bool cooperative, void (*kernel)(void**), void** arguments);
 
 }  // namespace cuda_host
+
+#pragma GCC visibility pop
