@@ -10,14 +10,8 @@ from tabulate import tabulate
 from bench.compare import compare
 from bench.work import DEVICES, work
 from crosscheck.cases import CASES, OPERATORS
+from crosscheck.command import Parser, while_read
 from reference.contract import among
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse, with all that is wrong with a command line raised as a ValueError."""
-
-    def error(self, message):
-        raise ValueError(message)
 
 
 def parser() -> Parser:
@@ -122,7 +116,8 @@ def draw(options: argparse.Namespace) -> int:
 def main(argv: list[str] | None = None) -> int:
     try:
         options = parser().parse_args(argv)
-        return {"explain": explain, "compare": show_changes, "plot": draw}[options.verb](options)
+        verb = {"explain": explain, "compare": show_changes, "plot": draw}[options.verb]
+        return while_read(lambda: verb(options))
     except ValueError as error:
         print(f"python -m bench: {error}", file=sys.stderr)
         return 2

@@ -14,18 +14,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from crosscheck import backends, compiling, faults, machine, report, self_test
 from crosscheck.arrays import KINDS
 from crosscheck.cases import CASES, OPERATORS, Case
+from crosscheck.command import Parser, while_read
 from crosscheck.runner import Task
 from crosscheck.workers import Workers
 from reference.contract import among, words
 
 DTYPES = ("float32", "float16", "bfloat16")
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse, with all that is wrong with a command line raised as a ValueError."""
-
-    def error(self, message):
-        raise ValueError(message)
 
 
 def parser() -> Parser:
@@ -115,16 +109,13 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exit that stops the workers too
     try:
-        return job()
+        return while_read(job)
     except report.Unusable as error:
         print(f"python -m crosscheck: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("python -m crosscheck: interrupted, nothing written", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # whoever read the table has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
 
 
 # Checking
