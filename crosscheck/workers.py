@@ -15,7 +15,8 @@ from crosscheck import backends
 from crosscheck.machine import Gpu
 from crosscheck.runner import Runner, Task, new_row, shorten
 
-TIMEOUT = 300.0  # seconds a row may take; a kernel that waits for itself takes for ever
+# Seconds a row may take; a kernel that waits for itself takes for ever. On a GPU drawing a big case's inputs counts.
+TIMEOUTS = {"cpu": 120.0, "gpu": 300.0}
 
 # Else JAX takes most of the memory; and on a GPU Triton compiles, whatever the shell says.
 _GPU_ENVIRONMENT = (("XLA_PYTHON_CLIENT_PREALLOCATE", "false"), ("TRITON_INTERPRET", "0"))
@@ -86,9 +87,9 @@ class _Worker:
 class Workers:
     """Makes rows in processes of their own. Use as a context manager."""
 
-    def __init__(self, gpu: Gpu | None, timeout: float = TIMEOUT):
-        """gpu: where to run, None for the CPU. timeout: seconds a row may take."""
-        self.gpu, self.timeout = gpu, timeout
+    def __init__(self, gpu: Gpu | None, timeout: float | None = None):
+        """gpu: where to run, None for the CPU. timeout: seconds a row may take, by default those of TIMEOUTS."""
+        self.gpu, self.timeout = gpu, timeout or TIMEOUTS["gpu" if gpu else "cpu"]
         self._workers: dict[tuple, _Worker] = {}
         self._deaths: dict[str, int] = {}  # of a backend's process, one after the other
 
