@@ -3,6 +3,7 @@
 ``python -m crosscheck`` prints the table; :func:`check` does the same for a function of yours.
 """
 
+import os
 from typing import Callable, Iterable
 
 
@@ -32,7 +33,11 @@ def check(
     from reference.contract import among
 
     among("operator", operator, OPERATORS)
+    if isinstance(cases, str):
+        raise ValueError(f"cases is {cases!r}; accepted: a list of ids")
     gpu = find_gpu(device)
+    if gpu is None:
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")  # or JAX complains at length of the GPU it does not find
     among("arrays", arrays, TIERS["gpu" if gpu else "cpu"])
     if cases is None:
         chosen = [c for c in CASES.values() if c.operator == operator and ("gpu" if gpu else "cpu") in c.sets]

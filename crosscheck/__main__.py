@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import math
 import os
 import signal
 import sys
@@ -17,9 +18,10 @@ from crosscheck.cases import CASES, OPERATORS, Case
 from crosscheck.command import Parser, while_read
 from crosscheck.runner import Task
 from crosscheck.workers import Workers
-from reference.contract import among, words
+from reference.contract import among, scalar, words
 
 DTYPES = ("float32", "float16", "bfloat16")
+MOST = 1 << 30  # bytes of a case that is run on a CPU, where the reference needs many times that
 
 
 def parser() -> Parser:
@@ -145,18 +147,29 @@ def choose_cases(options: argparse.Namespace, tier: str) -> list[Case]:
     for name in options.case or ():
         if name not in CASES:
             raise ValueError(f"--case is {name!r}; accepted: an id that --list prints")
+        size = moved(CASES[name])
+        if tier == "cpu" and size > MOST:
+            raise ValueError(
+                f"--case is {name!r} of {size / 1e9:.1f} GB; accepted on a CPU: cases of {MOST / 1e9:.1f} GB or less"
+            )
     if options.case:
         cases = [CASES[name] for name in dict.fromkeys(options.case)]
     else:
         cases = [c for c in CASES.values() if tier in c.sets]
     if not options.case and not options.op:
-        own = vars(check_module(options.module)) if options.module is not None else ()
-        cases = [c for c in cases if backends.implemented(c.operator) or c.operator in own]
+        own = set(vars(check_module(options.module))) & set(OPERATORS) if options.module is not None else ()
+        cases = [c for c in cases if (c.operator in own if own else backends.implemented(c.operator))]
     cases = [c for c in cases if not options.op or c.operator in options.op]
     cases = [c for c in cases if not options.dtype or c.dtype in options.dtype]
     if not cases:
         raise ValueError("--op, --dtype and --case leave no case together")
     return cases
+
+
+def moved(case: Case) -> int:
+    """The bytes of a case's arrays."""
+    arrays = [*OPERATORS[case.operator].arrays(case).values(), *OPERATORS[case.operator].outputs(case).values()]
+    return sum(math.prod(shape) * scalar(dtype).itemsize for shape, dtype in arrays)
 
 
 def choose_backends(options: argparse.Namespace, tier: str, cases: list[Case], required: list[str]) -> list[str]:

@@ -1,6 +1,7 @@
 """Rows as a table for people and as a JSON file for programs."""
 
 import json
+import re
 import tempfile
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def add_agreement(rows: list[dict]) -> None:
 
 
 def table(rows: list[dict]) -> str:
-    """One line for each backend, variant and dtype of each operator, then every reason once."""
+    """One line for each backend, variant and dtype of each operator, then every kind of reason once."""
     groups: dict[tuple, list[dict]] = {}
     for row in rows:
         groups.setdefault((row["operator"], row["dtype"], row["backend"], row["variant"]), []).append(row)
@@ -67,13 +68,14 @@ def table(rows: list[dict]) -> str:
             for line in lines:
                 del line[column]
     text = tabulate(lines, headers="keys", tablefmt="simple", disable_numparse=True, colalign=_alignment(lines))
-    reasons: dict[tuple, list[str]] = {}
+    alike: dict[tuple, list[dict]] = {}  # reasons that differ in numbers alone
     for row in rows:
         if row["verdict"] != "pass":
-            reasons.setdefault((row["verdict"], row["backend"], row["reason"]), []).append(row["case"])
-    for (verdict, backend, reason), cases in reasons.items():
-        which = cases[0] if len(cases) == 1 else f"{len(cases)} cases, {cases[0]} the first"
-        text += f"\n{verdict}: {backend}: {reason} ({which})"
+            words = re.sub(r"[-+]?\b(?:nan|inf|\d[\d.e+-]*)", "#", row["reason"])
+            alike.setdefault((row["verdict"], row["backend"], words), []).append(row)
+    for (verdict, backend, _), group in alike.items():
+        which = group[0]["case"] if len(group) == 1 else f"{len(group)} cases, {group[0]['case']} the first"
+        text += f"\n{verdict}: {backend}: {group[0]['reason']} ({which})"
     return text
 
 

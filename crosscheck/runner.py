@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import importlib.util
+import os
 import time
 import traceback
 from dataclasses import dataclass
@@ -304,9 +305,15 @@ def brief(error: Exception) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
     if "Traceback (most recent call last):" in str(error):  # JAX's callbacks quote theirs
         lines = lines[-1:]
+    if type(error).__name__ == "CompileError":  # before the first error compilers say how they came there
+        lines = lines[next((i for i, line in enumerate(lines) if "error:" in line), 0) :]
+    library, here = os.path.dirname(os.__file__), __file__  # Python's own, with site-packages below it
     frames = traceback.extract_tb(error.__traceback__)
-    frames = [f for f in frames if "site-packages" not in f.filename] or frames
-    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    frames = [
+        f for f in frames if not f.filename.startswith(("<frozen", library, here)) and "site-packages" not in f.filename
+    ]
+    where = Path(frames[-1].filename) if frames else None
+    place = f" ({where.parent.name}/{where.name}:{frames[-1].lineno})" if where else ""
     return f"{type(error).__name__}: {shorten(' | '.join(line.strip() for line in lines[:3]))}{place}"
 
 

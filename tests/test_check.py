@@ -127,7 +127,7 @@ def raises(x, y):
         (unwritten_where_nan_is_due, "vector_add-float32-169-special", "1 of 169 elements of out were not written"),
         (two_results, CASE, "2 outputs were returned; expected: out"),
         (a_word, CASE, "out is a builtins.str; expected: an array of numpy"),
-        (raises, CASE, "RuntimeError: no such luck (test_check.py:"),
+        (raises, CASE, "RuntimeError: no such luck (tests/test_check.py:"),
     ],
 )
 def test_wrong_fails(fn, case, reason):
@@ -226,6 +226,7 @@ def test_refused_names():
         ({"arrays": "list"}, "arrays is 'list'; accepted: numpy, torch or jax"),
         ({"arrays": "cupy"}, "arrays is 'cupy'; accepted: numpy, torch or jax"),
         ({"device": "tpu"}, "device is 'tpu'; accepted: auto, gpu or cpu"),
+        ({"cases": CASE}, f"cases is '{CASE}'; accepted: a list of ids"),
         ({"cases": ["vector_add-float32-1026"]}, "case is 'vector_add-float32-1026'; accepted: "),
     ):
         with pytest.raises(ValueError, match=message):
@@ -370,3 +371,13 @@ def test_a_race_in_pallas_is_a_failure(pytestconfig):
     watched = backends.watch_races(functools.partial(racy, variant=None, **pallas.cpu_arguments()))
     with pytest.raises(backends.Race, match="RACE DETECTED"):
         watched(jax.numpy.ones(128))
+
+
+def test_a_compiler_s_error_is_what_is_told():
+    from crosscheck.runner import brief
+    from cupy_impl.launches import Kernel, compile_error
+
+    log = "In file included from a.h:1:\na.cu: In function 'void f()':\na.cu:3:5: error: expected ';'\n    3 | x\n"
+    assert brief(compile_error(Kernel("a.cu", "f"), "g++", (), log)).startswith(
+        "CompileError: a.cu:3:5: error: expected ';' | 3 | x"
+    )

@@ -31,6 +31,10 @@ def run(capsys, *arguments):
         (["--backend", "cuda", "opencl"], "--backend is 'opencl'; accepted: cuda, triton, "),
         (["--dtype", "float64"], "--dtype is 'float64'; accepted: float32, float16 or bfloat16"),
         (["--case", "vector_add-1"], "--case is 'vector_add-1'; accepted: an id that --list prints"),
+        (
+            ["--device", "cpu", "--case", "vector_add-float16-2147483653"],
+            "--case is 'vector_add-float16-2147483653' of 12.9 GB; accepted on a CPU: cases of 1.1 GB or less",
+        ),
         (["--case", CASE, "--dtype", "float16"], "--op, --dtype and --case leave no case together"),
         (["--device", "tpu"], "device is 'tpu'; accepted: auto, gpu or cpu"),
         (["--require", "cuda,opencl"], "--require is 'opencl'; accepted: cuda, "),
@@ -264,6 +268,13 @@ def test_a_failed_row_says_who_is_right():
     both = rows(cuda="fail", triton="fail")
     report.add_agreement(both)
     assert both[0]["reason"] == "why; nobody else is right here"
+
+
+def test_reasons_that_differ_in_numbers_alone_are_told_once():
+    some = rows(cuda="fail") + rows(cuda="fail")
+    some[0]["reason"], some[1]["reason"] = "out[3] is nan, the reference -1.5e-07", "out[1024] is 2, the reference 3"
+    (line,) = (line for line in report.table(some).splitlines() if line.startswith("fail"))
+    assert line == f"fail: cuda: out[3] is nan, the reference -1.5e-07 (2 cases, {CASE} the first)"
 
 
 def test_the_table_counts():

@@ -255,6 +255,19 @@ def test_triton_refuses_tensors_that_are_not_what_their_memory_holds(pytestconfi
         assert function(x, needy).tolist() == [2, 2, 2]
 
 
+def test_triton_refuses_what_its_interpreter_computes_wrongly(pytestconfig):
+    backend = backends.find("triton")
+    if reason := backend.unavailable(pytestconfig.tier):
+        pytest.skip(reason)
+    if pytestconfig.tier == "gpu":
+        pytest.skip("the interpreter is for machines without a GPU")
+    import torch
+
+    x = torch.ones(3, dtype=torch.bfloat16)
+    with pytest.raises(NotImplementedError, match="x has dtype bfloat16, which Triton's interpreter computes wrongly"):
+        backend.function("vector_add", "vector_add", "cpu")(x, x)
+
+
 def test_pallas_refuses_sharded_arrays():
     pytest.importorskip("jax")
     code = """

@@ -16,7 +16,7 @@ def describe(name: str, tensor) -> ArrayInfo:
     """What the checks need to know of a tensor.
 
     Raises TypeError for anything else, ValueError for tensors whose memory does not hold their values as they are,
-    Unsupported for one that wants a gradient.
+    Unsupported for one that wants a gradient, and for bfloat16 under the interpreter.
     """
     if not isinstance(tensor, torch.Tensor):
         raise wrong_type(name, tensor, "torch.Tensor")
@@ -27,6 +27,10 @@ def describe(name: str, tensor) -> ArrayInfo:
     if tensor.requires_grad and torch.is_grad_enabled():
         raise Unsupported(f"{name} requires a gradient, which is lost here; built here: calls under torch.no_grad()")
     dtype = str(tensor.dtype).removeprefix("torch.")
+    if INTERPRETED and dtype == "bfloat16":
+        raise Unsupported(
+            f"{name} has dtype bfloat16, which Triton's interpreter computes wrongly; built here: float32 or float16"
+        )
     return ArrayInfo(tuple(tensor.shape), dtype, tensor.stride(), str(tensor.device), tensor.data_ptr())
 
 
