@@ -6,7 +6,6 @@ each, flushes it and marks where a call's records begin. Outputs are checked bef
 """
 
 import argparse
-import math
 import os
 import random
 import statistics
@@ -20,7 +19,6 @@ from tabulate import tabulate
 from crosscheck import backends, machine, report
 from crosscheck.cases import CASES, OPERATORS
 from crosscheck.runner import Runner, Task
-from reference.contract import scalar
 
 CASE = "vector_add-float32-268435456"
 BATCHES, CALLS = 5, 20
@@ -104,14 +102,12 @@ def main(argv: list[str] | None = None) -> int:
             continue
         backend = backends.find(name)
         function, kind = backend.function(case.operator, row["variant"], "gpu"), backend.kind("gpu")
-        arrays, wait = runner.inputs.native(kind), runner.adapters[kind].wait
-        functions[name] = lambda f=function, a=arrays, w=wait: w([f(*a, **case.arguments)])
+        (arrays, keywords), wait = runner.inputs.call(kind), runner.adapters[kind].wait
+        functions[name] = lambda f=function, a=arrays, k=keywords, w=wait: w([f(*a, **k)])
         rows[name] = row
     times = measure(functions)
 
-    outputs = OPERATORS[case.operator].outputs(case).values()
-    bytes_moved = sum(v.nbytes for v in runner.inputs.host.values())
-    bytes_moved += sum(math.prod(shape) * scalar(dtype).itemsize for shape, dtype in outputs)
+    bytes_moved = OPERATORS[case.operator].bytes(case)
     records = []
     for name, row in rows.items():
         medians = [statistics.median(batch) for batch in times[name]]

@@ -4,11 +4,9 @@ The bytes are the fewest: every input read once, every output written once. The 
 exponential or a square root counted as one; a causal attention does not do the hidden half.
 """
 
-import math
 from typing import Callable, Mapping, NamedTuple
 
 from crosscheck.cases import OPERATORS, Case
-from reference.contract import scalar
 
 
 class Work(NamedTuple):
@@ -63,13 +61,10 @@ FLOPS: dict[str, Callable[[Mapping[str, int], Mapping[str, object]], int]] = {
 
 def work(case: Case) -> Work:
     """What a case has to do."""
-    operator = OPERATORS[case.operator]
-    arrays = [*operator.arrays(case).values(), *operator.outputs(case).values()]
-    moved = sum(math.prod(shape) * scalar(dtype).itemsize for shape, dtype in arrays)
     if case.operator not in ("matmul", "attention"):
         rate = "scalar"
     elif case.dtype != "float32":
         rate = case.dtype
     else:
         rate = "tf32" if case.arguments.get("precision") == "tf32" else "scalar"
-    return Work(moved, FLOPS[case.operator](case.shape, case.arguments), rate)
+    return Work(OPERATORS[case.operator].bytes(case), FLOPS[case.operator](case.shape, case.arguments), rate)

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import math
 import os
 import signal
 import sys
@@ -18,7 +17,7 @@ from crosscheck.cases import CASES, OPERATORS, Case
 from crosscheck.command import Parser, while_read
 from crosscheck.runner import Task
 from crosscheck.workers import Workers
-from reference.contract import among, scalar, words
+from reference.contract import among, words
 
 DTYPES = ("float32", "float16", "bfloat16")
 MOST = 1 << 30  # bytes of a case that is run on a CPU, where the reference needs many times that
@@ -40,9 +39,7 @@ def parser() -> Parser:
     add_device(p)
     p.add_argument("--require", metavar="NAME,...", help="fail unless each of these passes a case of every operator")
     p.add_argument("--module", metavar="NAME", help="check a module of yours too: functions named like the operators")
-    p.add_argument(
-        "--json", type=Path, metavar="FILE", help="write the rows; those of an earlier run are kept or replaced"
-    )
+    add_json(p)
     p.add_argument("--list", action="store_true", help="list who would run and the cases, and run nothing")
     p.add_argument(
         "--self-test",
@@ -63,9 +60,7 @@ def compile_parser() -> Parser:
     add_names(p, "--variant", "variants of the implementations (default: all)")
     add_names(p, "--dtype", f"among {', '.join(DTYPES)} (default: all)")
     add_names(p, "--arch", f"among {', '.join(compiling.ARCHS)} (default: sm_90a)")
-    p.add_argument(
-        "--json", type=Path, metavar="FILE", help="write the rows; those of an earlier run are kept or replaced"
-    )
+    add_json(p)
     return p
 
 
@@ -78,9 +73,7 @@ def faults_parser() -> Parser:
     add_names(p, "--op", f"operators: {', '.join(OPERATORS)} (default: all)")
     add_names(p, "--backend", f"among {', '.join(backends.IMPLEMENTATIONS)} (default: all)")
     add_device(p)
-    p.add_argument(
-        "--json", type=Path, metavar="FILE", help="write the rows; those of an earlier run are kept or replaced"
-    )
+    add_json(p)
     return p
 
 
@@ -90,6 +83,12 @@ def add_names(p: Parser, option: str, text: str) -> None:
 
 def add_device(p: Parser) -> None:
     p.add_argument("--device", default="auto", help="auto, gpu or cpu: where to run (default: the GPU if there is one)")
+
+
+def add_json(p: Parser) -> None:
+    p.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the rows; those of an earlier run are kept or replaced"
+    )
 
 
 def each(option: str, names: Iterable[str] | None, accepted: Iterable[str]) -> None:
@@ -147,7 +146,7 @@ def choose_cases(options: argparse.Namespace, tier: str) -> list[Case]:
     for name in options.case or ():
         if name not in CASES:
             raise ValueError(f"--case is {name!r}; accepted: an id that --list prints")
-        size = moved(CASES[name])
+        size = OPERATORS[CASES[name].operator].bytes(CASES[name])
         if tier == "cpu" and size > MOST:
             raise ValueError(
                 f"--case is {name!r} of {size / 1e9:.1f} GB; accepted on a CPU: cases of {MOST / 1e9:.1f} GB or less"
@@ -164,12 +163,6 @@ def choose_cases(options: argparse.Namespace, tier: str) -> list[Case]:
     if not cases:
         raise ValueError("--op, --dtype and --case leave no case together")
     return cases
-
-
-def moved(case: Case) -> int:
-    """The bytes of a case's arrays."""
-    arrays = [*OPERATORS[case.operator].arrays(case).values(), *OPERATORS[case.operator].outputs(case).values()]
-    return sum(math.prod(shape) * scalar(dtype).itemsize for shape, dtype in arrays)
 
 
 def choose_backends(options: argparse.Namespace, tier: str, cases: list[Case], required: list[str]) -> list[str]:

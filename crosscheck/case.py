@@ -1,12 +1,13 @@
 """What a case is, and what the check knows of an operator."""
 
+import math
 from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 from typing import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
-from reference.contract import Expected
+from reference.contract import Expected, scalar
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +56,11 @@ class Operator:
         """A case's arguments by position and by keyword, with its arrays (of any framework) in their places."""
         keywords = {name: arrays.get(name, value) for name, value in case.arguments.items() if name not in self.inputs}
         return [arrays[name] for name in self.inputs], keywords
+
+    def bytes(self, case: Case) -> int:
+        """Of all arrays of a case's call and all its outputs: what it moves at least."""
+        arrays = [*self.arrays(case).values(), *self.outputs(case).values()]
+        return sum(math.prod(shape) * scalar(dtype).itemsize for shape, dtype in arrays)
 
 
 SAMPLED = 256  # rows of a big case that are held to the reference

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import importlib
 import importlib.util
+import math
 import multiprocessing
 import os
 import re
@@ -82,15 +83,8 @@ def representative(operator: str, dtype: str) -> Case:
     """The largest case of a dtype that is timed, or else checked."""
     own = [c for c in CASES.values() if c.operator == operator and c.dtype == dtype and c.distribution == "normal"]
     timed = [c for c in own if "performance" in c.sets]
-    size = lambda c: max(scalar(d).itemsize * _product(shape) for shape, d in OPERATORS[operator].outputs(c).values())
+    size = lambda c: max(scalar(d).itemsize * math.prod(shape) for shape, d in OPERATORS[operator].outputs(c).values())
     return max((c for c in timed or own if size(c) <= 1 << 32), key=size)
-
-
-def _product(shape) -> int:
-    result = 1
-    for length in shape:
-        result *= length
-    return result
 
 
 # --- the three frameworks
@@ -109,7 +103,7 @@ def compile_cuda(job: Job) -> list[Kernel]:
     for launch in launches:
         start = time.perf_counter()
         image, log = nvrtc.compile(launch.kernel, job.target, "--ptxas-options=-v")
-        kernels.append(Kernel(image, log, _product(launch.block), launch.shared_bytes, time.perf_counter() - start))
+        kernels.append(Kernel(image, log, math.prod(launch.block), launch.shared_bytes, time.perf_counter() - start))
     return kernels
 
 
@@ -211,7 +205,7 @@ def compile_pallas(job: Job) -> list[Kernel]:
         with tempfile.TemporaryDirectory() as scratch:
             image = Path(scratch) / "kernel.cubin"
             log = ptxas(ptx, job, None, image)
-            threads = _product(int(n) for n in re.search(r"\.(?:reqntid|maxntid) ([\d, ]+)", ptx)[1].split(","))
+            threads = math.prod(int(n) for n in re.search(r"\.(?:reqntid|maxntid) ([\d, ]+)", ptx)[1].split(","))
             shared = int(re.search(r"smem_scratch_bytes=(\d+)", resources)[1])
             kernels.append(Kernel(image.read_bytes(), log, threads, shared, seconds))
     return kernels

@@ -89,6 +89,10 @@ class Inputs:
                 self._pristine = [tensor.clone() for tensor in self._native[kind]]
         return self._native[kind]
 
+    def call(self, kind: str) -> tuple[list, dict[str, object]]:
+        """The call's arguments by position and by keyword, with arrays of a kind."""
+        return self.operator.call(self.case, dict(zip(self.host, self.native(kind))))
+
     def changed(self, kind: str) -> str | None:
         """Which input a backend has written to, or None; if one, everybody gets fresh inputs afterwards."""
         reason = None
@@ -170,7 +174,7 @@ class Runner:
     def _call(self, row: dict, function, kind: str) -> list[dict]:
         inputs, adapter, case = self.inputs, self.adapters[kind], self.inputs.case
         specs = inputs.operator.outputs(case)
-        arrays, arguments = inputs.operator.call(case, dict(zip(inputs.host, inputs.native(kind))))
+        arrays, arguments = inputs.call(kind)
         given = []
         if backends.accepts(function, "out"):
             given = [adapter.poisoned(*spec) for spec in specs.values()]
