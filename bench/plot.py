@@ -43,7 +43,7 @@ def roofline(records: Sequence[dict], device: str):
             color="#bbbbbb",
             zorder=1,
         )
-        name = "float32, no tensor cores" if rate == "scalar" else rate
+        name = "float32, no tensor cores" if rate == "float32" else rate
         axes.annotate(
             f"{name}: {peaks.rates[rate] / 1e12:.0f} TFLOP/s",
             (high, peaks.rates[rate] / 1e12),

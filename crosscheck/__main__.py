@@ -6,15 +6,12 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Callable, Iterable
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from typing import Callable
 
 from crosscheck import backends, compiling, faults, machine, report, self_test
 from crosscheck.arrays import KINDS
 from crosscheck.cases import CASES, OPERATORS, Case
-from crosscheck.command import Parser, while_read
+from crosscheck.command import Parser, add_names, each, track, while_read
 from crosscheck.runner import Task
 from crosscheck.workers import Workers
 from reference.contract import among, words
@@ -77,10 +74,6 @@ def faults_parser() -> Parser:
     return p
 
 
-def add_names(p: Parser, option: str, text: str) -> None:
-    p.add_argument(option, nargs="+", metavar="NAME", help=text)
-
-
 def add_device(p: Parser) -> None:
     p.add_argument("--device", default="auto", help="auto, gpu or cpu: where to run (default: the GPU if there is one)")
 
@@ -89,11 +82,6 @@ def add_json(p: Parser) -> None:
     p.add_argument(
         "--json", type=Path, metavar="FILE", help="write the rows; those of an earlier run are kept or replaced"
     )
-
-
-def each(option: str, names: Iterable[str] | None, accepted: Iterable[str]) -> None:
-    for name in names or ():
-        among(option, name, accepted)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -209,7 +197,7 @@ def check(options, gpu, environment: dict, cases: list[Case], chosen: list[str],
                 if name not in known:
                     raise report.Unusable(f"--variant is {name!r}; accepted: {words([*known, 'all'])}")
         tasks = [Task(name, case, variant) for case in cases for name, variant in plan[case.operator]]
-        for task in track(tasks):
+        for task in track(tasks, lambda task: f"{task.backend} {task.case.id}"):
             for row in workers.run(task):
                 rows[report.key(row)] = row
     result = list(rows.values())
@@ -236,18 +224,6 @@ def has_variants(backend: str, gpu: machine.Gpu | None) -> bool:
     """Whether ``--variant`` speaks of a backend: of implementations that can run here, and not of baselines."""
     found = backends.find(backend)
     return found.role == "implementation" and not found.unavailable("gpu" if gpu else "cpu")
-
-
-def track(tasks: list[Task]):
-    """The tasks, with their progress on stderr."""
-    console = Console(stderr=True)
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("", total=len(tasks))
-        for task in tasks:
-            progress.update(bar, description=f"{task.backend} {task.case.id}")
-            yield task
-            progress.advance(bar)
 
 
 def show(cases: list[Case], chosen: list[str], gpu: machine.Gpu | None) -> int:

@@ -4,6 +4,7 @@ RawModule could compile too, but adds ``-ftz=true`` to any options: subnormal nu
 alone. It is given the cubin instead, the same one that a compile report sees without a GPU.
 """
 
+import contextlib
 import functools
 from typing import Mapping
 
@@ -20,20 +21,40 @@ def describe(name: str, array, written: bool = False) -> ArrayInfo:
 
     if not isinstance(array, cupy.ndarray):
         raise wrong_type(name, array, "cupy.ndarray")
-    return describe_strided(name, array, f"cuda:{array.device.id}", array.data.ptr)
+    return describe_strided(name, array, _name(array.data.device_id), array.data.ptr)
+
+
+@functools.cache
+def _name(device: int) -> str:
+    return f"cuda:{device}"
 
 
 def empty_like(array):
     """An uninitialised contiguous array of the same shape and dtype on the same device."""
     import cupy
 
-    with array.device:
+    with _on(array):
         return cupy.empty(array.shape, array.dtype)
+
+
+def _on(array):
+    """A context in which CuPy works on the array's device; entering the one that is current costs a microsecond."""
+    from cupy.cuda import runtime
+
+    device = array.data.device_id
+    return contextlib.nullcontext() if runtime.getDevice() == device else array.device
 
 
 def arch(array) -> str:
     """The architecture of the array's device: ``"sm_90"``."""
-    return f"sm_{array.device.compute_capability}"
+    return _arch(array.data.device_id)
+
+
+@functools.cache
+def _arch(device: int) -> str:
+    import cupy
+
+    return f"sm_{cupy.cuda.Device(device).compute_capability}"
 
 
 @functools.cache
@@ -52,9 +73,9 @@ def launch(launches: tuple[Launch, ...], arrays: Mapping[str, object], variant: 
 
     Raises CompileError, and Unsupported for clusters.
     """
-    where = next(iter(arrays.values())).device
-    with where:
-        target = variant.target(f"sm_{where.compute_capability}")
+    first = next(iter(arrays.values()))
+    with _on(first):
+        target = variant.target(arch(first))
         for item in launches:
             if item.cluster != (1, 1, 1):
                 raise Unsupported(f"{item.kernel.name} has clusters of {item.cluster} blocks; built here: none")

@@ -6,7 +6,7 @@ import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable
+from typing import Callable, NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,7 @@ SOURCES = Path(__file__).resolve().parent.parent / "cuda"
 CXX_TYPES = {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16"}
 
 
-@dataclass(frozen=True)
-class Kernel:
+class Kernel(NamedTuple):
     """What is compiled. source: a file under ``cuda/``. name: the function in it, ``extern "C"``. defines: pairs."""
 
     source: str
@@ -63,15 +62,26 @@ def describe_strided(name: str, array, device: str, address: int) -> ArrayInfo:
 
     Raises TypeError for numbers in foreign byte order, ValueError for strides between elements.
     """
-    size = array.dtype.itemsize
-    if not array.dtype.isnative:
+    dtype = _dtype_name(array.dtype)
+    if dtype is None:
         raise TypeError(f"{name} has dtype {array.dtype.str}; accepted: this machine's byte order")
-    if any(stride % size for stride in array.strides):
+    strides = _in_elements(array.strides, array.itemsize)
+    if strides is None:
         raise ValueError(
-            f"{name} has strides of {array.strides} bytes; accepted: multiples of its {size}-byte elements"
+            f"{name} has strides of {array.strides} bytes; accepted: multiples of its {array.itemsize}-byte elements"
         )
-    strides = tuple(stride // size for stride in array.strides)
-    return ArrayInfo(array.shape, array.dtype.name, strides, device, address)
+    return ArrayInfo(array.shape, dtype, strides, device, address)
+
+
+# NumPy takes microseconds for a dtype's name.
+@functools.cache
+def _dtype_name(dtype: np.dtype) -> str | None:
+    return dtype.name if dtype.isnative else None
+
+
+@functools.lru_cache(1024)
+def _in_elements(strides: tuple[int, ...], itemsize: int) -> tuple[int, ...] | None:
+    return None if any(s % itemsize for s in strides) else tuple(s // itemsize for s in strides)
 
 
 def cache_directory() -> Path:

@@ -1,5 +1,7 @@
 """What the Pallas wrappers share: JAX arrays as the contract's checks see them, and where they run."""
 
+import functools
+
 import jax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
@@ -11,16 +13,29 @@ def describe(name: str, array, ref: bool = False) -> ArrayInfo:
 
     Raises TypeError for anything else, Unsupported for an array sharded over several devices.
     """
-    if isinstance(array, jax.Ref) is not ref or not isinstance(array, (jax.Array, jax.Ref)):
+    traced = isinstance(array, jax.core.Tracer)
+    is_ref = (ref or traced) and isinstance(array, jax.Ref)  # slow to ask
+    if is_ref is not ref or not (is_ref or isinstance(array, jax.Array)):
         raise wrong_type(name, array, "jax.Ref" if ref else "jax.Array")
-    if isinstance(array, jax.core.Tracer):
-        return ArrayInfo(array.shape, array.dtype.name)
+    dtype = _dtype_name(array.dtype)
+    if traced:
+        return ArrayInfo(array.shape, dtype)
     device, *others = array.sharding.device_set
     if others:
         raise Unsupported(f"{name} is sharded over {1 + len(others)} devices; built here: arrays on one device")
+    return ArrayInfo(array.shape, dtype, device=_device_name(device))
+
+
+# NumPy takes microseconds for a dtype's name.
+@functools.cache
+def _dtype_name(dtype) -> str:
+    return dtype.name
+
+
+@functools.cache
+def _device_name(device: jax.Device) -> str:
     where = device.platform.replace("gpu", "cuda")
-    where += f":{device.id}" if where == "cuda" or device.id else ""
-    return ArrayInfo(array.shape, array.dtype.name, device=where)
+    return f"{where}:{device.id}" if where == "cuda" or device.id else where
 
 
 def arch(array, interpret) -> str | None:
@@ -33,6 +48,11 @@ def arch(array, interpret) -> str | None:
             raise TypeError(f"interpret is {interpret!r}; accepted: None or a plgpu.InterpretGPUParams")
         return None
     (device,) = jax.devices()[:1] if isinstance(array, jax.core.Tracer) else array.sharding.device_set
+    return _arch(device)
+
+
+@functools.cache
+def _arch(device: jax.Device) -> str:
     if device.platform != "gpu":
         raise ValueError(f"the call is traced for {device.platform}; accepted: a cuda device, or interpret=")
     return "sm_" + device.compute_capability.replace(".", "")

@@ -5,6 +5,7 @@ the checks work on :class:`ArrayInfo`, so that CuPy, PyTorch, JAX and NumPy arra
 the same wrong call is refused with the same words everywhere.
 """
 
+import functools
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Mapping, NamedTuple, Sequence
@@ -48,7 +49,7 @@ class ArrayInfo(NamedTuple):
         return self.address, self.address + elements * scalar(self.dtype).itemsize
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Variant:
     """One way an implementation does an operator: a rung of its ladder.
 
@@ -217,6 +218,7 @@ def check_outputs(
     return named
 
 
+@functools.cache  # a call of microseconds asks every time
 def pick(variants: tuple[Variant, ...], name: str | None, dtype: str, arch: str | None) -> Variant:
     """The variant called ``name``, or the best: the last of the ladder that covers dtype and architecture.
 

@@ -16,8 +16,8 @@ H200 = DEVICES["H200"]
 @pytest.mark.parametrize(
     "case, bytes_moved, flops, rate",
     [
-        ("vector_add-float32-268435456", 3 * 4 * 2**28, 2**28, "scalar"),
-        ("softmax-bfloat16-8192x8192", 2 * 2 * 8192**2, 5 * 8192**2, "scalar"),
+        ("vector_add-float32-268435456", 3 * 4 * 2**28, 2**28, "float32"),
+        ("softmax-bfloat16-8192x8192", 2 * 2 * 8192**2, 5 * 8192**2, "float32"),
         ("matmul-bfloat16-4096x4096x4096", 3 * 2 * 4096**2, 2 * 4096**3, "bfloat16"),
         (
             "attention-bfloat16-4x16x4096x128-causal",
@@ -146,7 +146,7 @@ def test_wrong_command_lines(capsys, run_file, tmp_path):
     strange = copy.deepcopy(record())
     strange["case"] = "vector_add-float32-7777"
     for arguments, message in (
-        ([], "the following arguments are required: explain|compare|plot"),
+        ([], "the following arguments are required: run|ceilings"),
         (["explain", "softmin"], "OP is 'softmin'; accepted: vector_add"),
         (["explain", "softmax", "--device", "B200"], "--device is 'B200'; accepted: H200 or H100"),
         (["explain", "softmax", "--case", "matmul-bfloat16-8192x8192x8192"], "accepted: the id of a case of softmax"),
@@ -158,7 +158,7 @@ def test_wrong_command_lines(capsys, run_file, tmp_path):
             ["plot", run_file("d.json", [record()], gpu="GTX 285")],
             "the GPU of d.json is 'GTX 285'; accepted: H200 or H100",
         ),
-        (["plot", run_file("e.json", [strange])], "a case of e.json is 'vector_add-float32-7777'; accepted: one of "),
+        (["plot", run_file("e.json", [strange])], "e.json has a record of 'vector_add-float32-7777'; accepted: "),
     ):
         assert main(arguments) == 2, arguments
         out, err = capsys.readouterr()

@@ -1,6 +1,7 @@
 """What the Triton wrappers share: PyTorch tensors as the contract's checks see them, and where they run."""
 
 import contextlib
+import functools
 
 import torch
 import triton
@@ -22,23 +23,41 @@ def describe(name: str, tensor) -> ArrayInfo:
         raise wrong_type(name, tensor, "torch.Tensor")
     if tensor.layout is not torch.strided:
         raise ValueError(f"{name} has layout {tensor.layout}; accepted: torch.strided")
-    if tensor.is_neg() or tensor.is_conj():
-        raise ValueError(f"{name} is a lazily negated or conjugated view; accepted: tensors that hold their values")
+    if tensor.is_neg():
+        raise ValueError(f"{name} is a lazily negated view; accepted: tensors that hold their values")
     if tensor.requires_grad and torch.is_grad_enabled():
         raise Unsupported(f"{name} requires a gradient, which is lost here; built here: calls under torch.no_grad()")
-    dtype = str(tensor.dtype).removeprefix("torch.")
+    dtype = _dtype_name(tensor.dtype)
     if INTERPRETED and dtype == "bfloat16":
         raise Unsupported(
             f"{name} has dtype bfloat16, which Triton's interpreter computes wrongly; built here: float32 or float16"
         )
-    return ArrayInfo(tuple(tensor.shape), dtype, tensor.stride(), str(tensor.device), tensor.data_ptr())
+    return ArrayInfo(tuple(tensor.shape), dtype, tensor.stride(), _device_name(tensor.device), tensor.data_ptr())
+
+
+# PyTorch takes microseconds to spell these.
+@functools.cache
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+@functools.cache
+def _device_name(device: torch.device) -> str:
+    return str(device)
 
 
 def arch(tensor: torch.Tensor) -> str | None:
     """The architecture of the tensor's device, ``"sm_90"``; None under the interpreter."""
-    return None if INTERPRETED else "sm_%d%d" % torch.cuda.get_device_capability(tensor.device)
+    return None if INTERPRETED else _arch(tensor.device)
+
+
+@functools.cache
+def _arch(device: torch.device) -> str:
+    return "sm_%d%d" % torch.cuda.get_device_capability(device)
 
 
 def on_device(tensor: torch.Tensor):
     """A context in which Triton launches on the tensor's device."""
-    return contextlib.nullcontext() if INTERPRETED else torch.cuda.device(tensor.device)
+    if INTERPRETED or tensor.get_device() == torch.cuda.current_device():  # entering it anew takes microseconds
+        return contextlib.nullcontext()
+    return torch.cuda.device(tensor.device)

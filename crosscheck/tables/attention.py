@@ -4,7 +4,7 @@ from typing import Iterator
 
 import numpy as np
 
-from crosscheck.case import Case, Operator, at_flat, flat, pairwise, some
+from crosscheck.case import Case, Operator, at_flat, flat, pairwise, some, whole
 from crosscheck.distributions import draw
 from reference.attention import DTYPES, expect, expect_at, outputs
 from reference.contract import ArrayInfo, scalar
@@ -134,7 +134,7 @@ def _outputs(case: Case):
 def _sample(case: Case) -> dict[str, np.ndarray] | None:
     batch, heads, sequence, head_dim = (case.shape[axis] for axis in ("batch", "heads", "sequence", "head_dim"))
     queries = batch * heads * sequence
-    if queries * sequence * head_dim <= 1 << 32 and queries * head_dim < 1 << 26:
+    if queries * sequence * head_dim <= 1 << 32 and whole(case, queries * head_dim):
         return None
     chosen = some(queries, case.seed)
     return {name: flat(chosen, head_dim if name == "out" else 1) for name in _outputs(case)}

@@ -4,7 +4,7 @@ from typing import Iterator
 
 import numpy as np
 
-from crosscheck.case import Case, Operator, at_flat, flat, pairwise, some
+from crosscheck.case import Case, Operator, at_flat, flat, pairwise, some, whole
 from crosscheck.distributions import draw
 from reference.matmul import DTYPES, expect
 
@@ -136,7 +136,7 @@ def _outputs(case: Case):
 
 def _sample(case: Case) -> dict[str, np.ndarray] | None:
     m, n, k = (case.shape[axis] for axis in "mnk")
-    return None if m * n < 1 << 26 and 2 * m * n * k <= 10**11 else {"out": flat(some(m, case.seed), n)}
+    return None if whole(case, m * n) and 2 * m * n * k <= 10**11 else {"out": flat(some(m, case.seed), n)}
 
 
 def _expect(case: Case, inputs, at):

@@ -4,7 +4,7 @@ from typing import Iterator
 
 import numpy as np
 
-from crosscheck.case import Case, Operator, at_flat, flat, pairwise, some
+from crosscheck.case import Case, Operator, at_flat, flat, pairwise, some, whole
 from crosscheck.distributions import draw
 from crosscheck.tables.softmax import BENCH, ROWS, WIDTHS
 from reference.contract import ArrayInfo, scalar
@@ -125,7 +125,7 @@ def _outputs_backward(case: Case):
 
 def _sample(case: Case) -> dict[str, np.ndarray] | None:
     rows, cols = case.shape["rows"], case.shape["cols"]
-    if rows * cols < 1 << 26:
+    if whole(case, rows * cols):
         return None
     chosen = some(rows, case.seed)
     return {name: flat(chosen, cols if len(shape) == 2 else 1) for name, (shape, _) in _outputs(case).items()}
@@ -133,7 +133,7 @@ def _sample(case: Case) -> dict[str, np.ndarray] | None:
 
 def _sample_backward(case: Case) -> dict[str, np.ndarray] | None:
     rows, cols = case.shape["rows"], case.shape["cols"]
-    if rows * cols < 1 << 26:
+    if whole(case, rows * cols):
         return None
     return {"dx": flat(some(rows, case.seed), cols), "dweight": some(cols, case.seed)}
 

@@ -4,7 +4,7 @@ from typing import Iterator
 
 import numpy as np
 
-from crosscheck.case import Case, Operator, at_flat, flat, pairwise, some
+from crosscheck.case import Case, Operator, at_flat, flat, pairwise, some, whole
 from crosscheck.distributions import draw
 from reference.softmax import DTYPES, expect
 
@@ -86,7 +86,7 @@ def _draw(case: Case) -> dict[str, np.ndarray]:
 
 def _sample(case: Case) -> dict[str, np.ndarray] | None:
     rows, cols = case.shape["rows"], case.shape["cols"]
-    return None if rows * cols < 1 << 26 else {"out": flat(some(rows, case.seed), cols)}
+    return None if whole(case, rows * cols) else {"out": flat(some(rows, case.seed), cols)}
 
 
 def _expect(case: Case, inputs, at):

@@ -4,7 +4,7 @@ from typing import Iterator
 
 import numpy as np
 
-from crosscheck.case import Case, Operator
+from crosscheck.case import Case, Operator, whole
 from crosscheck.distributions import draw, special_values
 from reference.vector_add import DTYPES, expect
 
@@ -50,7 +50,7 @@ def _draw(case: Case) -> dict[str, np.ndarray]:
 
 def _sample(case: Case) -> dict[str, np.ndarray] | None:
     n = case.shape["n"]
-    if n <= 1 << 26:
+    if whole(case, n):
         return None
     edges = np.arange(0, n, 1 << 24)[:, None] + np.arange(-8, 8)
     drawn = np.random.default_rng(case.seed).integers(0, n, 1 << 16)

@@ -1,0 +1,165 @@
+"""The clocks: what a call takes on the device, and what its caller waits.
+
+Device time is CUPTI's record of the device, read through torch.profiler, which sees kernels, copies and memsets
+whichever library launched them. Before every call its own framework enqueues a *flush* on its own stream: a kernel that
+inverts every bit of a buffer three times the size of the L2 cache. The flush empties the cache of the call's data, hides
+the time its launches take on the host, and marks in the records where the call begins: what lies between two flushes is
+the call, from its first record's start to its last one's end. The cache is left full of written lines, not of read ones,
+on purpose: a call pays for the lines that the flush left to write back as the next flush pays for the call's, so that
+bytes over time is what memory sustains. After a cache of read lines 60 MB of the output would be free.
+"""
+
+import random
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Callable, Mapping, NamedTuple, Sequence
+
+SLACK_NS = 200  # two kernels of one stream: CUPTI's clock lets the second start this much before the first one's end
+
+
+class Record(NamedTuple):
+    """A kernel, copy or memset on the device; nanoseconds."""
+
+    name: str
+    start: int
+    end: int
+
+
+class Span(NamedTuple):
+    """A call on the device, in nanoseconds.
+
+    ordered: it began after its flush; what does not was enqueued on a stream that nothing orders behind the caller's.
+    """
+
+    start: int
+    end: int
+    ordered: bool
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A call to time. kind: whose arrays it takes, a key of ``crosscheck.arrays.KINDS``. wait: the framework's own
+    synchronisation on a list of results."""
+
+    kind: str
+    call: Callable[[], object]
+    wait: Callable[[Sequence[object]], object]
+
+
+def spans(records: Sequence[Record], marks: Sequence[str]) -> list[Span | None]:
+    """The call behind each flush; None for one that left no record. marks: the flush's kernel of each call, in order.
+
+    Raises RuntimeError where the flushes among the records are not those of the calls.
+    """
+    calls: list[list[Record]] = []
+    kernels, found = set(marks), []
+    for record in sorted(records, key=lambda record: record.start):
+        if record.name in kernels:
+            found.append(record)
+            calls.append([])
+        elif calls:
+            calls[-1].append(record)
+    if [mark.name for mark in found] != list(marks):
+        raise RuntimeError(
+            f"the device ran {len(found)} flushes in another order or number than the {len(marks)} enqueued: "
+            "a call launches the very kernel that marks its begin"
+        )
+    return [
+        Span(own[0].start, max(r.end for r in own), own[0].start >= mark.end - SLACK_NS) if own else None
+        for mark, own in zip(found, calls)
+    ]
+
+
+class DeviceClock:
+    """Times calls on the device. Needs torch, whose profiler it reads."""
+
+    def __init__(self, l2_bytes: int):
+        import torch
+
+        self._torch = torch
+        self._elements = 3 * l2_bytes // 4
+        self._flushes: dict[str, Callable[[], None]] = {}
+        self._marks: dict[str, str] = {}
+        self._record(lambda: None)  # the first session takes seconds
+
+    def _record(self, job: Callable[[], object]) -> list[Record]:
+        from torch.profiler import ProfilerActivity, profile
+
+        self._torch.cuda.synchronize()
+        with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as session:
+            job()
+            self._torch.cuda.synchronize()
+        events = [e for e in session.profiler.kineto_results.events() if "CUDA" in str(e.device_type())]
+        return [Record(e.name(), e.start_ns(), e.start_ns() + e.duration_ns()) for e in events]
+
+    def flush(self, kind: str) -> Callable[[], None]:
+        """The flush of the framework of such arrays."""
+        if kind not in self._flushes:
+            flush = getattr(self, f"_{kind}_flush")()
+            flush()
+            (record,) = self._record(flush)
+            self._flushes[kind], self._marks[kind] = flush, record.name
+        return self._flushes[kind]
+
+    def _torch_flush(self):
+        return self._torch.empty(self._elements, dtype=self._torch.int32, device="cuda").bitwise_not_
+
+    def _cupy_flush(self):
+        import cupy
+
+        buffer = cupy.empty(self._elements // 2, "int64")  # CuPy moves an element at a time: wider ones are faster
+        return lambda: cupy.invert(buffer, out=buffer)
+
+    def _jax_flush(self):
+        import jax
+
+        invert = jax.jit(lambda buffer: ~buffer, donate_argnums=0)
+        buffer = jax.numpy.zeros(self._elements, "int32")
+
+        def flush():
+            nonlocal buffer
+            buffer = invert(buffer)
+
+        return flush
+
+    def batch(self, candidates: Mapping[str, Candidate], order: Sequence[str]) -> list[Span | None]:
+        """One call after the other in the order given, each behind its flush, with nothing between the two."""
+        flushes = {name: self.flush(candidate.kind) for name, candidate in candidates.items()}
+
+        def job():
+            for name in order:
+                flushes[name]()
+                candidates[name].wait([candidates[name].call()])
+                self._torch.cuda.synchronize()  # whatever a call left on streams of its own
+
+        return spans(self._record(job), [self._marks[candidates[name].kind] for name in order])
+
+
+def shuffled(calls: Mapping[str, int], seed: int) -> list[str]:
+    """Every name as often as said, in an order drawn at random."""
+    order = [name for name, n in calls.items() for _ in range(n)]
+    random.Random(seed).shuffle(order)
+    return order
+
+
+def stream(candidate: Candidate, calls: int, before_end: Callable[[], None] = lambda: None) -> float:
+    """Seconds a call in a stream of asynchronous calls that ends with the framework's own synchronisation.
+
+    before_end: called when all is enqueued and the device still at work.
+    """
+    candidate.wait([candidate.call()])
+    start = time.perf_counter()
+    for _ in range(calls):
+        result = candidate.call()
+    before_end()
+    candidate.wait([result])
+    return (time.perf_counter() - start) / calls
+
+
+def median_and_quartiles(times: Sequence[float]) -> tuple[float, list[float]]:
+    """The median, and the first and the third quartile."""
+    if len(times) == 1:
+        return times[0], [times[0], times[0]]
+    first, _, third = statistics.quantiles(times, n=4, method="inclusive")
+    return statistics.median(times), [first, third]
