@@ -29,7 +29,12 @@ def parser() -> Parser:
         "Exit status: 0, 1 where an implementation fails or a required one does not pass, 2 for a wrong command line.",
     )
     add_names(p, "--op", f"operators: {', '.join(OPERATORS)} (default: those that are implemented)")
-    add_names(p, "--backend", f"among {', '.join(backends.BACKENDS)} (default: all; torch_compile on a GPU only)")
+    add_names(
+        p,
+        "--backend",
+        f"among {', '.join(backends.BACKENDS)} (default: all but the last four, other people's kernels, which run "
+        "where they are named and installed; torch_compile on a GPU only)",
+    )
     add_names(p, "--variant", "variants of the implementations, or all (default: the best for the device)")
     add_names(p, "--dtype", f"among {', '.join(DTYPES)} (default: all)")
     p.add_argument("--case", nargs="+", metavar="ID", help="cases by id (default: those for this machine)")
@@ -163,7 +168,7 @@ def choose_backends(options: argparse.Namespace, tier: str, cases: list[Case], r
             raise ValueError(
                 f"--module is {options.module!r}, which has no function of an operator; accepted: {words(operators)}"
             )
-    chosen = options.backend or [name for name in backends.BACKENDS if name != "torch_compile" or tier == "gpu"]
+    chosen = options.backend or backends.usual(tier)
     return list(dict.fromkeys([*chosen, *required, *own]))
 
 
@@ -209,19 +214,28 @@ def check(options, gpu, environment: dict, cases: list[Case], chosen: list[str],
     missing = [(name, op) for name in required for op in operators if (name, op) not in passed]
     for name, operator in missing:
         print(f"required: {name} passes no case of {operator}", file=sys.stderr)
-    return 1 if missing or any(row["verdict"] == "fail" for row in result) else 0
+    failed = any(row["verdict"] == "fail" and row["role"] == "implementation" for row in result)
+    return 1 if missing or failed else 0
 
 
 def variants(asked: list[str] | None, backend: str, operator: str, workers: Workers) -> list[str | None]:
-    """Which variants of a backend to run; [None] is its best, or the reason why there is none."""
-    if asked is None or not has_variants(backend, workers.gpu):
+    """Which variants of a backend to run; [None] is its best, or the reason why there is none.
+
+    A baseline's or a peer's are operators of their own, not steps to the best: they always run, all of them.
+    """
+    found = backends.find(backend)
+    if found.unavailable("gpu" if workers.gpu else "cpu"):
+        return [None]
+    if found.role != "implementation":
+        return list(found.variants(operator)) or [None]
+    if asked is None:
         return [None]
     has = workers.variants(backend, operator)
     return (has or [None]) if asked == ["all"] else [name for name in has if name in asked]
 
 
 def has_variants(backend: str, gpu: machine.Gpu | None) -> bool:
-    """Whether ``--variant`` speaks of a backend: of implementations that can run here, and not of baselines."""
+    """Whether ``--variant`` speaks of a backend: of implementations that can run here, not of baselines and peers."""
     found = backends.find(backend)
     return found.role == "implementation" and not found.unavailable("gpu" if gpu else "cpu")
 

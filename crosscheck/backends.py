@@ -1,4 +1,4 @@
-"""Who is checked: the three implementations, the baselines, and any module of functions named like operators.
+"""Who is checked: the three implementations, the baselines, peers, and any module of functions named like operators.
 
 Nothing here imports a framework before a call needs it. ``tier`` is ``"gpu"`` or ``"cpu"``: on a CPU the CUDA
 sources run in the host build, Triton and Mosaic GPU in their interpreters.
@@ -25,11 +25,19 @@ class Race(RuntimeError):
     """Mosaic GPU's interpreter saw two accesses that nothing orders."""
 
 
+def installed(package: str) -> bool:
+    """Whether a package, or a module within one, is there; found without importing it (but what it is within)."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:
+        return False
+
+
 @dataclass(frozen=True)
 class Backend:
     """One column of the table.
 
-    name: as on the command line. role: ``implementation`` or ``baseline``. packages: what must be importable.
+    name: as on the command line. role: ``implementation``, ``baseline`` or ``peer``. packages: what must be importable.
     cpu_environment: variables its process needs without a GPU; backends that agree on them share a process.
     """
 
@@ -40,7 +48,7 @@ class Backend:
 
     def unavailable(self, tier: str) -> str | None:
         """Why it cannot run here at all, or None."""
-        missing = [p for p in self.packages if importlib.util.find_spec(p) is None]
+        missing = [p for p in self.packages if not installed(p)]
         return f"{words(missing)} not installed" if missing else None
 
     def kind(self, tier: str) -> str:
@@ -187,19 +195,31 @@ class Baseline(Backend):
     def kind(self, tier: str) -> str:
         return self.arrays
 
-    def variants(self, operator: str) -> tuple[str, ...]:
+    def functions(self, operator: str) -> Mapping[str, Callable]:
         from crosscheck import baselines
 
-        return tuple(baselines.FUNCTIONS.get((self.name, operator), {}))
+        return baselines.FUNCTIONS.get((self.name, operator), {})
+
+    def variants(self, operator: str) -> tuple[str, ...]:
+        return tuple(self.functions(operator))
 
     def not_run(self, case: Case, tier: str, inputs) -> str | None:
         return _flushed(inputs.values) if self.name == "jax" and tier == "cpu" else None
 
     def function(self, operator: str, variant: str, tier: str) -> Callable:
-        from crosscheck import baselines
+        return self.functions(operator)[variant]
 
-        functions = baselines.FUNCTIONS[self.name, operator]
-        return functions[variant]
+
+class Peer(Baseline):
+    """Somebody else's kernels, for comparison, where they are installed; ``peers`` has its functions."""
+
+    def unavailable(self, tier: str) -> str | None:
+        return super().unavailable(tier) or (f"{self.name} needs a GPU" if tier == "cpu" else None)
+
+    def functions(self, operator: str) -> Mapping[str, Callable]:
+        from crosscheck import peers
+
+        return peers.FUNCTIONS.get((self.name, operator), {})
 
 
 class _Stranger(Backend):
@@ -272,8 +292,17 @@ BACKENDS: Mapping[str, Backend] = {
         Baseline("torch_compile", "baseline", ("torch",), _JAX_ON_CPU, arrays="torch"),
         Baseline("jax", "baseline", ("jax",), _JAX_ON_CPU, arrays="jax"),
         Baseline("cupy", "baseline", ("cupy",), _JAX_ON_CPU, arrays="cupy"),
+        Peer("liger", "peer", ("torch", "triton", "liger_kernel"), _JAX_ON_CPU, arrays="torch"),
+        Peer("quack", "peer", ("torch", "cutlass", "quack"), _JAX_ON_CPU, arrays="torch"),
+        Peer("flash_attn", "peer", ("torch", "cutlass", "flash_attn.cute"), _JAX_ON_CPU, arrays="torch"),
+        Peer("jax_mosaic", "peer", ("jax", "absl"), _JAX_ON_CPU, arrays="jax"),
     )
 }
+
+
+def usual(tier: str) -> list[str]:
+    """Who runs where nobody is named: peers never do, torch.compile only on a GPU, where it does not take long."""
+    return [b.name for b in BACKENDS.values() if b.role != "peer" and (b.name != "torch_compile" or tier == "gpu")]
 
 
 def implemented(operator: str) -> bool:

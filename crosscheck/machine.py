@@ -10,7 +10,20 @@ from typing import NamedTuple
 
 from reference.contract import among
 
-PACKAGES = ("numpy", "ml_dtypes", "torch", "triton", "jax", "jaxlib", "cupy-cuda13x", "cupy-cuda12x", "cuda-bindings")
+PACKAGES = (
+    "numpy",
+    "ml_dtypes",
+    "torch",
+    "triton",
+    "jax",
+    "jaxlib",
+    "cupy-cuda13x",
+    "cupy-cuda12x",
+    "cuda-bindings",
+    "liger-kernel",
+    "quack-kernels",
+    "flash-attn-4",
+)
 
 
 class Gpu(NamedTuple):

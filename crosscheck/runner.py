@@ -327,7 +327,7 @@ class Runner:
 
 
 def _wrong(row: dict, reason: str) -> dict:
-    """The verdict on a row that breaks the contract: a baseline is only inaccurate."""
+    """The verdict on a row that breaks the contract: only an implementation fails, others are inaccurate."""
     return {"verdict": "fail" if row["role"] == "implementation" else "inaccurate", "reason": reason}
 
 
