@@ -109,19 +109,22 @@ def _torch_float32_products(torch, precision):
         settings.fp32_precision = before
 
 
-def _torch_attend(q, k, v, causal, scale, layout):
+def _torch_attend(q, k, v, causal, scale):
     import torch
 
-    if layout == "bshd":
-        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
-    return out.transpose(1, 2) if layout == "bshd" else out
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
+
+
+def _heads_second(layout, *arrays):
+    """The arrays as (batch, heads, sequence, head_dim), or those back in their layout."""
+    return [array.transpose(1, 2) if layout == "bshd" else array for array in arrays]
 
 
 def _torch_compile_sdpa(q, k, v, *, causal, scale=None, layout="bhsd", return_lse=False):
     if return_lse:
         refuse("return_lse is True", "False")
-    return _compiled(_torch_attend)(q, k, v, causal, scale, layout)
+    (out,) = _heads_second(layout, _compiled(_torch_attend)(*_heads_second(layout, q, k, v), causal, scale))
+    return out
 
 
 def _torch_sdpa_cudnn(q, k, v, *, causal, scale=None, layout="bhsd", return_lse=False):
@@ -149,29 +152,25 @@ def _torch_attention(name, forward, q, k, v, causal, scale, layout, return_lse):
 
     if q.numel() == 0:  # its CPU kernel would divide by 0
         refuse(f"q has shape {tuple(q.shape)}", "no empty axis")
+    q, k, v = _heads_second(layout, q, k, v)
     if q.device.type == "cuda":
         able = getattr(torch.backends.cuda, f"can_use_{name}_attention")
-        heads_first = [t.transpose(1, 2) if layout == "bshd" else t for t in (q, k, v)]
-        if not able(torch.backends.cuda.SDPAParams(*heads_first, None, 0.0, causal, False)):
-            refuse(f"q has shape {tuple(q.shape)}, layout {layout!r}", f"what PyTorch's can_use_{name}_attention says")
-    if not return_lse:
-        with sdpa_kernel(getattr(SDPBackend, f"{name.upper()}_ATTENTION")):
-            return _torch_attend(q, k, v, causal, scale, layout)
-    if layout == "bshd":
-        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-    out, lse, *_ = forward(query=q, key=k, value=v, is_causal=causal, scale=scale)
-    return out.transpose(1, 2) if layout == "bshd" else out, lse.reshape(q.shape[:3])
+        if not able(torch.backends.cuda.SDPAParams(q, k, v, None, 0.0, causal, False)):
+            refuse(f"q has shape {tuple(q.shape)}", f"what PyTorch's can_use_{name}_attention says")
+    if return_lse:
+        out, lse, *_ = forward(q, k, v, is_causal=causal, scale=scale)
+        return *_heads_second(layout, out), lse.reshape(q.shape[:3])
+    with sdpa_kernel(getattr(SDPBackend, f"{name.upper()}_ATTENTION")):
+        (out,) = _heads_second(layout, _torch_attend(q, k, v, causal, scale))
+    return out
 
 
 def _compiled(function: Callable) -> Callable:
     """The function under torch.compile."""
 
-    def call(*arguments, **keywords):
-        described = [
-            (tuple(value.shape), value.stride(), value.dtype) if hasattr(value, "dtype") else value
-            for value in (*arguments, *keywords.values())
-        ]
-        return _compile_anew(function, *described, *keywords)(*arguments, **keywords)
+    def call(*arguments):
+        described = ((tuple(a.shape), a.stride(), a.dtype) if hasattr(a, "dtype") else a for a in arguments)
+        return _compile_anew(function, *described)(*arguments)
 
     return call
 
@@ -216,6 +215,7 @@ def _jax_rmsnorm(x, weight, *, eps, residual=None, return_rstd=False):
     from jax import lax
 
     total = x if residual is None else x + residual
+    # XLA is free to go on with the sum as it was before its rounding.
     row = total.astype(jnp.float32)  # (rows, cols)
     rstd = lax.rsqrt(jnp.mean(row * row, axis=1) + eps)  # (rows,)
     found = [(row * rstd[:, None] * weight.astype(jnp.float32)).astype(x.dtype)]
@@ -248,9 +248,6 @@ def _jax_matmul(a, b, *, transpose_a=False, transpose_b=False, bias=None, activa
     )
     z = z if bias is None else z + bias
     return z if activation is None else jax.nn.gelu(z, approximate=activation == "gelu_tanh")
-
-
-_JAX_MATMUL = ("transpose_a", "transpose_b", "activation", "out_dtype", "precision")
 
 
 def _jax_attention(q, k, v, *, causal, scale=None, layout="bhsd", return_lse=False):
@@ -321,7 +318,9 @@ FUNCTIONS = {
     ("jax", "softmax"): {"jax.nn.softmax": _jitted(_jax_softmax)},
     ("jax", "rmsnorm"): {"jax.jit": _jitted(_jax_rmsnorm, "eps", "return_rstd")},
     ("jax", "rmsnorm_backward"): {"jax.jit": _jitted(_jax_rmsnorm_backward)},
-    ("jax", "matmul"): {"jnp.matmul": _jitted(_jax_matmul, *_JAX_MATMUL)},
+    ("jax", "matmul"): {
+        "jnp.matmul": _jitted(_jax_matmul, "transpose_a", "transpose_b", "activation", "out_dtype", "precision")
+    },
     ("jax", "attention"): {"jax.nn.dot_product_attention": _jax_attention},
     ("cupy", "vector_add"): {"cupy.add": _cupy_vector_add},
     ("cupy", "matmul"): {"cupy.matmul": _cupy_matmul},

@@ -68,6 +68,7 @@ def near(case, results) -> None:
         )
 
 
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 @pytest.mark.parametrize(
     "name, variant, case",
     [
