@@ -301,7 +301,7 @@ BACKENDS: Mapping[str, Backend] = {
 
 
 def usual(tier: str) -> list[str]:
-    """Who runs where nobody is named: peers never do, torch.compile only on a GPU, where it does not take long."""
+    """Who runs where nobody is named: no peers, and torch.compile on a GPU only."""
     return [b.name for b in BACKENDS.values() if b.role != "peer" and (b.name != "torch_compile" or tier == "gpu")]
 
 
