@@ -111,15 +111,16 @@ def choose_cases(options: argparse.Namespace) -> list[Case]:
 
 
 def choose_tasks(case: Case, names: Sequence[str], asked: Sequence[str] | None) -> list[Task]:
-    """What to run on a case: the backends' best variants, or of the implementations those asked for."""
+    """What to run on a case: of implementations the best variant or those asked for, of all others every variant."""
     tasks = []
     for name in names:
         backend = backends.find(name)
-        if asked is None or backend.role != "implementation" or backend.unavailable("gpu"):
+        own = () if backend.unavailable("gpu") else backend.variants(case.operator)
+        if not own or backend.role == "implementation" and asked is None:
             tasks.append(Task(name, case))
         else:
-            own = backend.variants(case.operator)
-            tasks += [Task(name, case, variant) for variant in own if asked == ["all"] or variant in asked]
+            every = backend.role != "implementation" or asked == ["all"]
+            tasks += [Task(name, case, variant) for variant in own if every or variant in asked]
     return tasks
 
 
@@ -174,7 +175,9 @@ def run(options: argparse.Namespace) -> int:
         records += bench.run(case, tasks[case.id], options.baseline)
         keep()
     bench.add_compiled(records)
+    keep()
     bench.add_first_calls(records)
+    keep()
     if reason := bench.add_utilisation(records):
         print(f"no utilisation: {reason}", file=sys.stderr)
     keep()

@@ -65,7 +65,7 @@ class Bench:
             cupy.get_default_memory_pool().free_all_blocks()
 
     def run(self, case: Case, tasks: Sequence[Task], baseline: str) -> list[dict]:
-        """A record for each task, all of one case. baseline: the backend that ``speedup`` is against."""
+        """A record for each task, all of one case. baseline: the backend whose fastest variant ``speedup`` is against."""
         entries = [self._check(task) for task in tasks]
         timed = {f"{i} {e.task.backend}": e for i, e in enumerate(entries) if e.candidate}
         try:
@@ -79,7 +79,7 @@ class Bench:
                 entry.record["flags"].append("fail")
         self.free()
         records = [entry.record for entry in entries]
-        base = next((r["device_us"] for r in records if r["backend"] == baseline), None)
+        base = min((r["device_us"] for r in records if r["backend"] == baseline and r["device_us"]), default=None)
         for record in records:
             self._rates(case, record, base)
         return records

@@ -8,7 +8,7 @@ from ml_dtypes import finfo
 
 from reference.contract import scalar
 
-BLOCK = 1_000_003  # past 2^26 elements a block of this odd length is repeated, since drawing takes seconds
+BLOCK = 1_000_003  # past 2^24 elements a block of this odd length is repeated, since drawing takes seconds
 
 
 def _normal(rng: np.random.Generator, n: int, dtype: str) -> np.ndarray:
@@ -105,9 +105,9 @@ DISTRIBUTIONS = {
 
 
 def draw_values(distribution: str, rng: np.random.Generator, n: int, dtype: str) -> np.ndarray:
-    """n values of a distribution, one axis; past 2^26 a drawn block repeats."""
+    """n values of a distribution, one axis; past 2^24 a drawn block repeats."""
     draw = DISTRIBUTIONS[distribution]
-    return draw(rng, n, dtype) if n <= 1 << 26 else np.resize(draw(rng, BLOCK, dtype), n)
+    return draw(rng, n, dtype) if n <= 1 << 24 else np.resize(draw(rng, BLOCK, dtype), n)
 
 
 _NONE: Mapping[str, str] = MappingProxyType({})
