@@ -293,15 +293,15 @@ def show_changes(options: argparse.Namespace) -> int:
 
 def draw(options: argparse.Namespace) -> int:
     document = read(options.file)
-    gpu = among(f"the GPU of {options.file.name}", document["environment"].get("gpu"), DEVICES)
+    if not results.timed(document["records"]):
+        raise ValueError(f"{options.file} has no record with a time; accepted: one that has")
     directory = options.out or options.file.parent
     if not directory.is_dir():
         raise ValueError(f"--out is {str(directory)!r}; accepted: a directory that exists")
     from bench import plot
 
     stem = directory / options.file.stem
-    records = results.timed(document["records"])
-    for name, figure in (("roofline", plot.roofline(records, gpu)), ("throughput", plot.throughput(records))):
+    for name, figure in (("roofline", plot.roofline(document)), ("throughput", plot.throughput(document))):
         for path in plot.save(figure, stem.with_name(f"{stem.name}_{name}")):
             print(path)
     return 0

@@ -37,7 +37,7 @@ def compare(old: Sequence[dict], new: Sequence[dict]) -> tuple[list[Change], lis
     for name in before.keys() & after.keys():
         first, second = before[name], after[name]
         ratio = second["device_us"] / first["device_us"]
-        noise = spread(first) + spread(second) + DRIFT
+        noise = (spread(first) + spread(second)) / 2 + DRIFT  # a median moves less than its batches
         if abs(ratio - 1) <= noise:
             verdict = "same" if noise <= LOUD else "unclear"
         else:

@@ -25,7 +25,7 @@ FIELDS = (
     "error_over_bound", "flags", "reason",
 )  # fmt: skip
 
-_NEEDED = {"operator", "backend", "variant", "case", "dtype", "device_us", "batch_medians_us"}
+_PARTS = ("environment", "ceilings", "peaks")
 
 
 def read(path: Path) -> dict:
@@ -35,8 +35,8 @@ def read(path: Path) -> dict:
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} is no result file: {error}") from None
     records = document.get("records") if isinstance(document, dict) and document.get("schema") == SCHEMA else None
-    whole = isinstance(records, list) and isinstance(document.get("environment"), dict)
-    if not whole or not records or not all(isinstance(r, dict) and _NEEDED <= set(r) for r in records):
+    whole = isinstance(records, list) and all(isinstance(document.get(n), dict) for n in _PARTS)
+    if not whole or not records or not all(isinstance(r, dict) and set(FIELDS) <= set(r) for r in records):
         raise ValueError(f"{path} is no result file of schema {SCHEMA} with records")
     for record in records:
         if record["case"] not in CASES:

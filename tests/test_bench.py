@@ -7,6 +7,7 @@ import pytest
 
 from bench.__main__ import main
 from bench.compare import compare
+from bench.results import FIELDS
 from bench.work import DEVICES, work
 from crosscheck.cases import CASES, OPERATORS
 
@@ -45,9 +46,11 @@ def test_which_roof():
 
 
 def record(backend="cuda", medians=(100.0, 100.4, 100.2), case="vector_add-float32-268435456", **changes):
-    return {
+    needed, taken = work(CASES[case]), sorted(medians)[len(medians) // 2]
+    return dict.fromkeys(FIELDS) | {
         "operator": "vector_add", "backend": backend, "variant": "vector_add", "case": case, "dtype": "float32",
-        "device_us": sorted(medians)[len(medians) // 2], "batch_medians_us": list(medians),
+        "device_us": taken, "batch_medians_us": list(medians), "bytes": needed.bytes,
+        "tb_s": needed.bytes / taken / 1e6, "tflop_s": needed.flops / taken / 1e6, "flags": [],
     } | changes  # fmt: skip
 
 
@@ -80,7 +83,10 @@ def test_what_is_in_one_run_alone():
 def run_file(tmp_path):
     def write(name, records, **environment):
         path = tmp_path / name
-        path.write_text(json.dumps({"schema": 1, "environment": {"gpu": "H200"} | environment, "records": records}))
+        ceilings = {"copy_tb_s": 4.26, "stream_tb_s": 4.37, "float32_tflop_s": 48.9}
+        document = {"schema": 1, "environment": {"gpu": "H200"} | environment, "ceilings": ceilings,
+                    "peaks": {"memory_tb_s": 4.81, "float32_tflop_s": 66.9}, "records": records}  # fmt: skip
+        path.write_text(json.dumps(document))
         return str(path)
 
     return write
@@ -155,8 +161,8 @@ def test_wrong_command_lines(capsys, run_file, tmp_path):
         (["compare", h200, str(tmp_path / "none.json")], "none.json is no result file: "),
         (["plot", h200, "--out", str(tmp_path / "none")], "accepted: a directory that exists"),
         (
-            ["plot", run_file("d.json", [record()], gpu="GTX 285")],
-            "the GPU of d.json is 'GTX 285'; accepted: H200 or H100",
+            ["plot", run_file("d.json", [record(device_us=None)])],
+            "d.json has no record with a time; accepted: one that has",
         ),
         (["plot", run_file("e.json", [strange])], "e.json has a record of 'vector_add-float32-7777'; accepted: "),
     ):
