@@ -100,7 +100,11 @@ class Bench:
         function = backend.function(case.operator, row["variant"], "gpu")
         arguments, keywords = self.runner.inputs.call(kind)
         entry.candidate = Candidate(kind, lambda: function(*arguments, **keywords), self.runner.adapters[kind].wait)
-        record["peak_memory_bytes"] = host_time.peak_memory(kind, function, arguments, keywords)
+        try:
+            record["peak_memory_bytes"] = host_time.peak_memory(kind, function, arguments, keywords)
+        except Exception as error:
+            entry.candidate, record["reason"] = None, f"the call in search of its peak memory: {brief(error)}"
+            record["flags"].append("fail")
         return entry
 
     def _check_again(self, entries: Sequence[_Entry]) -> None:

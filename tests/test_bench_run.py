@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench import counters, results
+from bench import counters, first_call, results
 from bench.__main__ import main
 from bench.clocks import Candidate, Span
 from bench.health import Sample, summary
@@ -189,6 +189,126 @@ def test_wrong_command_lines(capsys, monkeypatch, arguments, message):
     assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == "" and message in err and err.count("\n") == 1
+
+
+class FakeBench:
+    """Gives every task the same time, and stops where it is told to."""
+
+    ceilings = {"copy_tb_s": 4.26, "stream_tb_s": 4.38, "float32_tflop_s": 49.0}
+    stop_at = None
+
+    def __init__(self, gpu, batches):
+        self.monitor = SimpleNamespace(others=lambda: ["python (17)"])
+
+    def peaks(self):
+        return {"memory_tb_s": 4.8}
+
+    def run(self, case, tasks, baseline):
+        if case.id == self.stop_at:
+            raise KeyboardInterrupt
+        times = {"device_us": 2.0, "batch_medians_us": [2.0], "call_us": 9.0, "tb_s": 4.0, "tflop_s": 0.4}
+        return [
+            new_record(backend=t.backend, role=backends.find(t.backend).role, case=case.id, dtype=case.dtype, **times)
+            for t in tasks
+        ]
+
+    def add_compiled(self, records):
+        pass
+
+    def add_first_calls(self, records):
+        pass
+
+    def add_utilisation(self, records):
+        return "ncu is not on PATH"
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    from bench import __main__ as command
+    from crosscheck.machine import Gpu
+
+    monkeypatch.setattr(command, "use_gpu", lambda: Gpu("H200", "sm_90", "13.0"))
+    monkeypatch.setattr("bench.run.Bench", FakeBench)
+    monkeypatch.setattr(FakeBench, "stop_at", None)
+    return FakeBench
+
+
+CHOICE = ["run", "--op", "vector_add", "--dtype", "float32", "--backend", "cuda", "torch", "--variant", "vector_add"]
+
+
+def test_a_run_from_the_command_line(fake, tmp_path, capsys):
+    path, table = tmp_path / "run.json", tmp_path / "run.csv"
+    assert main([*CHOICE, "--json", str(path), "--csv", str(table)]) == 0
+    out, err = capsys.readouterr()
+    assert "warning: also at work on this GPU: python (17)" in err and "no utilisation: ncu is not on PATH" in err
+    assert out.splitlines()[2].split()[:2] == ["vector_add-float32-65536", "torch"], "the baseline first"
+    found = results.read(path)
+    assert found["ceilings"] == FakeBench.ceilings and len(found["records"]) == 14
+    assert len(table.read_text().splitlines()) == 15
+
+
+def test_an_interrupted_run_keeps_what_it_has(fake, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(fake, "stop_at", "vector_add-float32-1048576")
+    assert main([*CHOICE, "--json", str(tmp_path / "run.json")]) == 130
+    assert "interrupted; what was measured before is in --json's file" in capsys.readouterr().err
+    cases = {r["case"] for r in results.read(tmp_path / "run.json")["records"]}
+    assert cases == {"vector_add-float32-65536", "vector_add-float32-262144"}
+
+
+def test_an_unknown_variant(fake, capsys):
+    assert main([*CHOICE[:-1], "fastest"]) == 2
+    assert "--variant is 'fastest'; accepted: vector_add or all" in capsys.readouterr().err
+
+
+def test_out_of_memory_at_one_size(bench, monkeypatch):
+    """That row says so and the others get their time."""
+    rows = {"cuda": "pass", "torch": "fail"}
+
+    def run(task):
+        reason = "OutOfMemoryError: CUDA out of memory" if rows[task.backend] == "fail" else None
+        return [new_record(backend=task.backend, variant="v") | {"verdict": rows[task.backend], "reason": reason}]
+
+    bench.runner = SimpleNamespace(
+        run=run, adapters={"cupy": SimpleNamespace(wait=None)},
+        inputs=SimpleNamespace(call=lambda kind: ([], {}), redraw=lambda: None),
+    )  # fmt: skip
+    monkeypatch.setattr(bench, "free", lambda: None)
+    monkeypatch.setattr("bench.host_time.peak_memory", lambda *_: 0)
+    monkeypatch.setattr(backends.Cuda, "function", lambda *_: lambda: None)
+    monkeypatch.setattr(bench, "_time", lambda case, timed: [e.record.update(device_us=190.0) for e in timed.values()])
+    mine, theirs = bench.run(CASE, [Task("cuda", CASE), Task("torch", CASE)], "torch")
+    assert mine["device_us"] == 190.0 and mine["flags"] == [] and mine["speedup"] is None
+    assert theirs["device_us"] is None and theirs["reason"].startswith("OutOfMemoryError")
+
+
+def test_timing_that_stops_costs_the_case_alone(bench, monkeypatch):
+    def run(task):
+        return [new_record(backend=task.backend) | {"verdict": "pass"}]
+
+    bench.runner = SimpleNamespace(
+        run=run, adapters={"cupy": SimpleNamespace(wait=None)}, inputs=SimpleNamespace(call=lambda kind: ([], {}))
+    )
+    monkeypatch.setattr(bench, "free", lambda: None)
+    monkeypatch.setattr("bench.host_time.peak_memory", lambda *_: 0)
+    monkeypatch.setattr(backends.Cuda, "function", lambda *_: lambda: None)
+    monkeypatch.setattr(bench, "_time", lambda *_: 1 / 0)
+    (record,) = bench.run(CASE, [Task("cuda", CASE)], "torch")
+    assert record["device_us"] is None and record["flags"] == ["fail"]
+    assert record["reason"].startswith("timing stopped: ZeroDivisionError")
+
+
+def test_first_calls_are_of_two_processes_with_one_cache(monkeypatch):
+    seen = []
+
+    def run(command, env, **_):
+        seen.append((command[-3:], env["TRITON_CACHE_DIR"]))
+        return SimpleNamespace(returncode=0 if len(seen) < 4 else 1, stdout=f"said at import\n{len(seen)}.5\n")
+
+    monkeypatch.setattr("subprocess.run", run)
+    assert first_call.seconds("triton", "vector_add", CASE.id) == {"cold": 1.5, "cached": 2.5}
+    assert seen[0] == seen[1] and seen[0][0] == ["triton", "vector_add", CASE.id]
+    assert first_call.seconds("triton", "vector_add", CASE.id) == {"cold": 3.5, "cached": None}
+    assert seen[2][1] != seen[0][1], "a cache of its own"
 
 
 # On a GPU
