@@ -39,7 +39,7 @@ def plan_for(n, dtype, aligned=True):
 
 (LAUNCH,) = plan_for(5, "float32")
 KERNEL = LAUNCH.kernel
-BROKEN = dataclasses.replace(KERNEL, defines=(("SCALAR", "flot"), ("VECTOR", "4"), ("BLOCK", "256")))
+BROKEN = KERNEL._replace(defines=(("SCALAR", "flot"), ("VECTOR", "4"), ("BLOCK", "256")))
 
 
 @pytest.mark.parametrize(
