@@ -10,7 +10,7 @@ from typing import Mapping
 
 from cupy_impl import nvrtc
 from cupy_impl.launches import Kernel, Launch, describe_strided
-from reference.contract import ArrayInfo, Unsupported, Variant, wrong_type
+from reference.contract import ArrayInfo, Variant, scalar, wrong_type
 
 PLATFORM = "cuda"
 
@@ -37,12 +37,32 @@ def empty_like(array):
         return cupy.empty(array.shape, array.dtype)
 
 
+def empty(shape: tuple[int, ...], dtype: str, like):
+    """An uninitialised contiguous array on the device of ``like``."""
+    import cupy
+
+    with _on(like):
+        return cupy.empty(shape, scalar(dtype))
+
+
 def _on(array):
     """A context in which CuPy works on the array's device; entering the one that is current costs a microsecond."""
     from cupy.cuda import runtime
 
     device = array.data.device_id
     return contextlib.nullcontext() if runtime.getDevice() == device else array.device
+
+
+def multiprocessors(array) -> int:
+    """Of the array's device."""
+    return _multiprocessors(array.data.device_id)
+
+
+@functools.cache
+def _multiprocessors(device: int) -> int:
+    from cupy.cuda import runtime
+
+    return runtime.deviceGetAttribute(runtime.cudaDevAttrMultiProcessorCount, device)
 
 
 def arch(array) -> str:
@@ -71,14 +91,15 @@ def _function(kernel: Kernel, cooperative: bool, shared_bytes: int, target: str)
 def launch(launches: tuple[Launch, ...], arrays: Mapping[str, object], variant: Variant) -> None:
     """Compile what is not compiled yet and launch in order, on CuPy's current stream of the arrays' device.
 
-    Raises CompileError, and Unsupported for clusters.
+    Clusters are the kernels' own, by ``__cluster_dims__``. Raises CompileError.
     """
     first = next(iter(arrays.values()))
     with _on(first):
         target = variant.target(arch(first))
+        # The pool may give the memory away once this returns: to what the same stream does later.
+        kept = {name: empty(shape, dtype, first) for item in launches for name, shape, dtype in item.workspace}
+        arrays = {**arrays, **kept}
         for item in launches:
-            if item.cluster != (1, 1, 1):
-                raise Unsupported(f"{item.kernel.name} has clusters of {item.cluster} blocks; built here: none")
             function = _function(item.kernel, item.cooperative, item.shared_bytes, target)
             arguments = tuple(arrays[a] if isinstance(a, str) else a for a in item.arguments)
             function(item.grid, item.block, arguments, shared_mem=item.shared_bytes)

@@ -6,6 +6,7 @@ the same wrong call is refused with the same words everywhere.
 """
 
 import functools
+import math
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Mapping, NamedTuple, Sequence
@@ -121,7 +122,7 @@ def additions(n: int) -> int:
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Strides, in elements, of a contiguous array."""
-    return tuple(int(np.prod(shape[axis + 1 :], dtype=np.int64)) for axis in range(len(shape)))
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 def words(names) -> str:

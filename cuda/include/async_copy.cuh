@@ -8,6 +8,21 @@ __device__ inline void async_copy_16(void* shared, const void* global)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
 }
 
+// Starts a copy of a vector, both addresses aligned to its size; one of 2 bytes, which the hardware has no copy for, is
+// done at once.
+template <typename T>
+__device__ inline void async_copy(T* shared, const T* global)
+{
+    if constexpr (sizeof(T) == 16) {
+        async_copy_16(shared, global);
+    } else if constexpr (sizeof(T) == 4 || sizeof(T) == 8) {
+        const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(sizeof(T)) : "memory");
+    } else {
+        *shared = *global;
+    }
+}
+
 // Closes a group of this thread's copies.
 __device__ inline void async_copy_commit()
 {

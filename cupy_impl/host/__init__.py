@@ -62,6 +62,16 @@ def empty_like(array: np.ndarray) -> np.ndarray:
     return np.empty(array.shape, array.dtype)
 
 
+def empty(shape: tuple[int, ...], dtype: str, like: np.ndarray) -> np.ndarray:
+    """An uninitialised contiguous array."""
+    return np.empty(shape, dtype)
+
+
+def multiprocessors(array) -> int:
+    """As many as make small cases come to several blocks and to several rows of a block."""
+    return 8
+
+
 def arch(array) -> None:
     """No GPU architecture: every variant that builds may run."""
     return None
@@ -179,8 +189,9 @@ def _function(kernel: Kernel):
         (rewritten / "include").mkdir(parents=True)
         for path in sources(kernel):
             place = rewritten / "include" if path.parent == SOURCES / "include" else rewritten
-            (place / path.name).write_text(rewrite(path.read_text(), title(path), numbers))
-        # Headers written for the CPU come first, then the rewritten ones.
+            if not (HERE / "include" / path.name).is_file():
+                (place / path.name).write_text(rewrite(path.read_text(), title(path), numbers))
+        # Where a header is written for the CPU, that one is found alone; it is in the place of ours.
         first = (f"-I{HERE / 'include'}", f"-I{rewritten}", f"-I{rewritten / 'include'}")
         unit = ("-x", "c++", str(HERE / "cuda_host.h"), "-x", "none", str(engine))
         _compile(kernel, *first, *flags, *unit, "-o", str(library))
@@ -197,6 +208,7 @@ def _function(kernel: Kernel):
         unsigned,
         ctypes.c_uint,
         ctypes.c_int,
+        ctypes.c_uint,
         ctypes.POINTER(ctypes.c_void_p),
         unsigned,
         ctypes.c_uint,
@@ -209,11 +221,11 @@ def launch(launches: tuple[Launch, ...], arrays: Mapping[str, np.ndarray], varia
     """Build what is not built yet and run in order; returns when the last thread is done.
 
     Raises CompileError, KernelFault, NotRun where there is no compiler or the kernel has inline PTX, and Unsupported
-    for clusters.
+    for clusters along another axis than x.
     """
     for item in launches:
-        if item.cluster != (1, 1, 1):
-            raise Unsupported(f"{item.kernel.name} has clusters of {item.cluster} blocks; built here: none")
+        if item.cluster[1:] != (1, 1):
+            raise Unsupported(f"{item.kernel.name} has clusters of {item.cluster} blocks; built here: along x")
         function = _function(item.kernel)
         # As cuLaunchKernel takes them: the address of each argument's value.
         values = [np.uintp(arrays[a].ctypes.data) if isinstance(a, str) else a for a in item.arguments]
@@ -221,6 +233,7 @@ def launch(launches: tuple[Launch, ...], arrays: Mapping[str, np.ndarray], varia
         pointers = (ctypes.c_void_p * len(cells))(*(cell.ctypes.data for cell in cells))
         sizes = (ctypes.c_uint * len(cells))(*(cell.nbytes for cell in cells))
         grid, block = (ctypes.c_uint * 3)(*item.grid), (ctypes.c_uint * 3)(*item.block)
-        fault = function(grid, block, item.shared_bytes, item.cooperative, pointers, sizes, len(cells))
+        flags = item.shared_bytes, item.cooperative, item.cluster[0]
+        fault = function(grid, block, *flags, pointers, sizes, len(cells))
         if fault:
             raise KernelFault(f"{item.kernel.name}: {fault.decode()}")

@@ -397,10 +397,10 @@ bool fit(void (*)(Parameters...), const unsigned* sizes, unsigned count)
 
 // Returns what was reported, empty if nothing was.
 extern "C" __attribute__((visibility("default"))) const char* cuda_host_launch(
-    const unsigned* grid, const unsigned* block, unsigned shared_bytes, int cooperative, void** arguments, const unsigned* sizes,
-    unsigned count)
+    const unsigned* grid, const unsigned* block, unsigned shared_bytes, int cooperative, unsigned cluster, void** arguments,
+    const unsigned* sizes, unsigned count)
 {
     if (!cuda_host::fit(KERNEL, sizes, count)) return "its parameters are other in number or size than the arguments";
-    return cuda_host::run({grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, shared_bytes, cooperative != 0,
+    return cuda_host::run({grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, shared_bytes, cooperative != 0, cluster,
                           [](void** given) { cuda_host::call(KERNEL, given); }, arguments);
 }

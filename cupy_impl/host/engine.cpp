@@ -28,7 +28,7 @@ bool same(const Site& a, const Site& b) { return a.line == b.line && !std::strcm
 // Memory between two pages that nobody may touch; its last byte lies right before the second one.
 class Guarded {
 public:
-    Guarded(std::size_t bytes, std::size_t alignment) : bytes_(bytes)
+    Guarded(std::size_t bytes, std::size_t alignment) : bytes_(bytes), alignment_(alignment)
     {
         const std::size_t page = sysconf(_SC_PAGESIZE), inner = (bytes + page - 1) / page * page;
         total_ = inner + 2 * page;
@@ -47,6 +47,8 @@ public:
     ~Guarded() { munmap(base_, total_); }
     char* data() const { return data_; }
     std::size_t bytes() const { return bytes_; }
+    std::size_t alignment() const { return alignment_; }
+    bool holds(const char* address) const { return address >= data_ && address < data_ + bytes_; }
     void poison() { std::memset(data_, 0xff, bytes_); }
     bool forbids(const char* address) const
     {
@@ -54,7 +56,7 @@ public:
     }
 
 private:
-    std::size_t bytes_, total_;
+    std::size_t bytes_, alignment_, total_;
     char *base_, *first_, *end_, *data_;
 };
 
@@ -109,6 +111,7 @@ struct Launch {
     dim3 grid, block;
     std::size_t shared_bytes;
     bool cooperative;
+    unsigned cluster;  // blocks
     void (*kernel)(void**);
     void** arguments;
     std::atomic<unsigned> next{0};
@@ -124,6 +127,7 @@ struct Worker {
     std::vector<std::unique_ptr<Fiber>> fibers;
     std::vector<std::unique_ptr<Block>> blocks;
     std::unique_ptr<Meeting> grid;
+    std::map<unsigned, std::unique_ptr<Meeting>> clusters;
     std::size_t running = 0;
     jmp_buf scheduler;
     sigjmp_buf abandoned;
@@ -326,7 +330,7 @@ void work(Launch& launch)
     own.launch = &launch;
     worker = &own;
     const unsigned blocks = launch.grid.x * launch.grid.y * launch.grid.z;
-    const unsigned together = launch.cooperative ? blocks : 1;
+    const unsigned together = launch.cooperative ? blocks : launch.cluster;
     for (unsigned i = 0; i < together; ++i) own.blocks.push_back(std::make_unique<Block>());
     if (!sigsetjmp(own.abandoned, 1)) {
         for (unsigned first; !launch.failed && (first = launch.next.fetch_add(together)) < blocks;) {
@@ -393,6 +397,34 @@ void meet_grid(Site site)
     meet(worker->grid, worker->fibers.size(), "a grid-wide sync", site, nullptr, true, nullptr);
 }
 
+unsigned cluster_size() { return worker->launch->cluster; }
+unsigned cluster_rank() { return block().index.x % cluster_size(); }
+
+void meet_cluster(Site site)
+{
+    meet(worker->clusters[block().index.x / cluster_size()], threads_of_block() * cluster_size(), "a cluster-wide sync", site, nullptr, true, nullptr);
+}
+
+void* shared_of(const void* variable, unsigned rank, Site site)
+{
+    const char* address = static_cast<const char*>(variable);
+    std::size_t own = 0;
+    while (worker->blocks[own].get() != &block()) ++own;
+    Block& other = *worker->blocks[own - cluster_rank() + rank];
+    if (other.exited) fail("block (%u, %u, %u), whose shared memory is asked for at %s:%d, has threads that returned", other.index.x, other.index.y, other.index.z, site.name(), site.line);
+    if (block().dynamic->holds(address)) return other.dynamic->data() + (address - block().dynamic->data());
+    for (auto& [id, region] : block().shared)
+        if (region->holds(address)) {
+            auto& twin = other.shared[id];
+            if (!twin) {
+                twin = std::make_unique<Guarded>(region->bytes(), region->alignment());
+                twin->poison();
+            }
+            return twin->data() + (address - region->data());
+        }
+    fail("no shared variable at the address that is mapped at %s:%d", site.name(), site.line);
+}
+
 void meet_named(int id, unsigned threads, bool waits, Site site)
 {
     meet(block().named[id], threads, "a named barrier", site, nullptr, waits, nullptr);
@@ -451,7 +483,7 @@ void copies_wait(std::size_t pending)
     }
 }
 
-const char* run(dim3 grid, dim3 block, std::size_t shared_bytes, bool cooperative, void (*kernel)(void**), void** arguments)
+const char* run(dim3 grid, dim3 block, std::size_t shared_bytes, bool cooperative, unsigned cluster, void (*kernel)(void**), void** arguments)
 {
     static thread_local char report[sizeof(Launch::report)];
     Launch launch;
@@ -459,6 +491,7 @@ const char* run(dim3 grid, dim3 block, std::size_t shared_bytes, bool cooperativ
     launch.block = block;
     launch.shared_bytes = shared_bytes;
     launch.cooperative = cooperative;
+    launch.cluster = cluster;
     launch.kernel = kernel;
     launch.arguments = arguments;
     struct sigaction action {};

@@ -47,6 +47,14 @@ void meet_block(const char* what, Site site, void* value = nullptr, Together las
 // All threads of a cooperative launch.
 void meet_grid(Site site);
 
+// All threads of the block's cluster.
+void meet_cluster(Site site);
+unsigned cluster_size();
+unsigned cluster_rank();
+
+// What a shared variable of this block is in the block of that rank in the cluster.
+void* shared_of(const void* variable, unsigned rank, Site site);
+
 // `threads` threads of the block come to barrier `id`; those that do not wait go on.
 void meet_named(int id, unsigned threads, bool waits, Site site);
 
@@ -77,7 +85,8 @@ void copies_commit();
 void copies_wait(std::size_t pending);
 
 // Runs kernel(arguments) for every thread of a launch. Returns what was reported, empty if nothing was.
-const char* run(dim3 grid, dim3 block, std::size_t shared_bytes, bool cooperative, void (*kernel)(void**), void** arguments);
+const char* run(dim3 grid, dim3 block, std::size_t shared_bytes, bool cooperative, unsigned cluster, void (*kernel)(void**),
+                void** arguments);
 
 }  // namespace cuda_host
 

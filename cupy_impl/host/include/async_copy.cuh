@@ -3,6 +3,12 @@
 
 inline void async_copy_16(void* shared, const void* global) { cuda_host::copy_later(shared, global, 16); }
 
+template <typename T>
+void async_copy(T* shared, const T* global)
+{
+    cuda_host::copy_later(shared, global, sizeof(T));
+}
+
 inline void async_copy_commit() { cuda_host::copies_commit(); }
 
 template <int PENDING>

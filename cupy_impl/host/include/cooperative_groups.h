@@ -1,4 +1,4 @@
-// Cooperative groups on a CPU: the block, tiles of a warp, and a cooperative launch's grid.
+// Cooperative groups on a CPU: the block, tiles of a warp, a cluster along x, and a cooperative launch's grid.
 #pragma once
 
 namespace cooperative_groups {
@@ -33,6 +33,20 @@ public:
 };
 
 inline grid_group this_grid() { return {}; }
+
+class cluster_group {
+public:
+    unsigned block_rank() const { return cuda_host::cluster_rank(); }
+    unsigned num_blocks() const { return cuda_host::cluster_size(); }
+    void sync(CUDA_HOST_SITE) const { cuda_host::meet_cluster({file, line}); }
+    template <typename T>
+    T* map_shared_rank(T* variable, int rank, CUDA_HOST_SITE) const
+    {
+        return static_cast<T*>(cuda_host::shared_of(variable, rank, {file, line}));
+    }
+};
+
+inline cluster_group this_cluster() { return {}; }
 
 template <unsigned SIZE, typename Parent = void>
 class thread_block_tile {

@@ -1,0 +1,130 @@
+// Softmax, rung 5: as many threads as a row needs, and for wide rows the next ones in flight while this one is computed.
+//
+// contract  reference/softmax.py
+// mapping   TEAM threads of each of CLUSTER blocks own a row, a thread VECTORS vectors of it, TEAM apart, in registers;
+//           a block has TEAMS such teams. Short rows: a grid of all rows, loads straight into registers (STAGES 0).
+//           Wide rows: a grid of what is resident takes rows in turn, the STAGES next ones on their way into shared
+//           memory, each vector into a place that only its own thread reads, so that copies need no barrier
+// traffic   rows x cols elements read, as many written
+// limits    GPUs from sm_90; rows of up to 8 blocks' 1024 threads' 32 elements, wider ones take rung 3
+//
+// Defines: SCALAR (float, __half, __nv_bfloat16), VECTOR (elements), TEAM, TEAMS, VECTORS, STAGES, CLUSTER.
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "async_copy.cuh"
+#include "cluster.cuh"
+#include "exponential.cuh"
+#include "reduce.cuh"
+#include "vector.cuh"
+
+constexpr int BLOCK = TEAM * TEAMS;
+constexpr int PLACES = STAGES > 0 ? STAGES : 1;
+
+// The state of two parts of a row, (maximum, sum of exponentials relative to it).
+struct Merge {
+    __device__ float2 operator()(float2 a, float2 b) const
+    {
+        const float m = fmaxf(a.x, b.x);
+        return float2{m, a.y * exponential(a.x - finite(m)) + b.y * exponential(b.x - finite(m))};
+    }
+};
+
+extern "C" __global__ CLUSTER_DIMS __launch_bounds__(BLOCK, 1024 / BLOCK)
+void softmax(const SCALAR* __restrict__ x, SCALAR* __restrict__ out, long long rows, int cols)
+{
+    using Vec = Vector<SCALAR, VECTOR>;
+    __shared__ float maxima[BLOCK / 32], sums[BLOCK / 32];
+    __shared__ float2 parts[2][CLUSTER];
+    extern __shared__ __align__(16) unsigned char memory[];
+    Vec* ring = reinterpret_cast<Vec*>(memory);  // (STAGES, VECTORS, BLOCK)
+
+    const int vectors = cols / VECTOR;
+    const int first = blockIdx.x % CLUSTER * (VECTORS * TEAM) + threadIdx.x % TEAM;  // of this thread's vectors
+    const long long step = static_cast<long long>(gridDim.x / CLUSTER) * TEAMS;
+    long long row = static_cast<long long>(blockIdx.x / CLUSTER) * TEAMS + threadIdx.x / TEAM;
+    const auto place = [&](int stage, int i) { return ring + (stage * VECTORS + i) * BLOCK + threadIdx.x; };
+    const auto fetch = [&](long long next, int stage) {
+        const Vec* from = reinterpret_cast<const Vec*>(x + next * cols);
+#pragma unroll
+        for (int i = 0; i < VECTORS; ++i) {
+            const int at = first + i * TEAM;
+            if (next < rows && at < vectors) {
+                async_copy(place(stage, i), from + at);
+            }
+        }
+        async_copy_commit();
+    };
+#pragma unroll 1
+    for (int stage = 0; stage < STAGES; ++stage) {
+        fetch(row + stage * step, stage);
+    }
+    cluster_sync<CLUSTER>();
+
+    // Teams of a block go on together, as long as the first has a row.
+    const long long turns = (rows - (row - threadIdx.x / TEAM) + step - 1) / step;
+    for (int turn = 0; turn < turns; ++turn, row += step) {
+        // --- load the row
+        const Vec* from = reinterpret_cast<const Vec*>(x + row * cols);  // (cols / VECTOR,)
+        Vec* to = reinterpret_cast<Vec*>(out + row * cols);              // (cols / VECTOR,)
+        float e[VECTORS][VECTOR];
+        if (STAGES > 0) {
+            async_copy_wait<PLACES - 1>();
+        }
+#pragma unroll
+        for (int i = 0; i < VECTORS; ++i) {
+            const int at = first + i * TEAM;
+            const bool inside = row < rows && at < vectors;
+            const Vec v = !inside ? Vec() : STAGES > 0 ? *place(turn % PLACES, i) : from[at];
+#pragma unroll
+            for (int j = 0; j < VECTOR; ++j) {
+                e[i][j] = inside ? static_cast<float>(v.values[j]) : Max::neutral();
+            }
+        }
+
+        // --- maximum of the row
+        float m = Max::neutral();
+#pragma unroll
+        for (int i = 0; i < VECTORS; ++i) {
+#pragma unroll
+            for (int j = 0; j < VECTOR; ++j) {
+                m = fmaxf(m, e[i][j]);
+            }
+        }
+        m = team_reduce<TEAM>(m, Max(), maxima);
+        if (STAGES > 0) {
+            fetch(row + STAGES * step, turn % PLACES);  // the place's row is in registers
+        }
+
+        // --- exponentials and their sum
+        float l = 0.0f;
+#pragma unroll
+        for (int i = 0; i < VECTORS; ++i) {
+            float part = 0.0f;
+#pragma unroll
+            for (int j = 0; j < VECTOR; ++j) {
+                e[i][j] = exponential(e[i][j] - finite(m));
+                part += e[i][j];
+            }
+            l += part;
+        }
+        l = team_reduce<TEAM>(l, Sum(), sums);
+        const float2 all = cluster_reduce<CLUSTER>(float2{m, l}, Merge(), parts[turn % 2]);
+
+        // --- divide and store
+        const float scale = exponential(m - finite(all.x)) / all.y;
+#pragma unroll
+        for (int i = 0; i < VECTORS; ++i) {
+            const int at = first + i * TEAM;
+            if (row < rows && at < vectors) {
+                Vec v;
+#pragma unroll
+                for (int j = 0; j < VECTOR; ++j) {
+                    v.values[j] = static_cast<SCALAR>(e[i][j] * scale);
+                }
+                to[at] = v;
+            }
+        }
+    }
+}

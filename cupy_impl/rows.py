@@ -1,0 +1,73 @@
+"""How rows are laid over threads, for the kernels that reduce along them."""
+
+from dataclasses import dataclass
+
+from reference.contract import ArrayInfo, scalar
+
+SHARED_BYTES = 227 * 1024  # of a block, at most, from sm_90 on
+WARP = 32
+MOST_THREADS = 1024
+
+
+def ceil_div(n: int, d: int) -> int:
+    return -(-n // d)
+
+
+def power_of_2_from(n: int) -> int:
+    """The least power of 2 that is n or more."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def vector_width(cols: int, *arrays: ArrayInfo) -> int:
+    """The most elements that load as one, a power of 2: every row of every array, cols long, is made of whole ones.
+
+    An access has 16 bytes at most, and none is misaligned. The first array decides what 16 bytes hold.
+    """
+    sizes = [scalar(array.dtype).itemsize for array in arrays]
+    width = 16 // sizes[0]
+    while cols % width or any(a.address % min(16, width * size) for a, size in zip(arrays, sizes)):
+        width //= 2
+    return width
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What the threads of a block own.
+
+    vector: elements of an access. team: threads of a block that share a row. vectors: of each of them. teams: rows
+    that a block has at once. cluster: blocks that share a row. stages: rows on their way into shared memory, 0 where
+    a row is loaded straight into registers.
+    """
+
+    vector: int
+    team: int
+    vectors: int
+    teams: int = 1
+    cluster: int = 1
+    stages: int = 0
+
+    @property
+    def block(self) -> int:
+        """Threads of a block."""
+        return self.team * self.teams
+
+    @property
+    def held(self) -> int:
+        """Elements that a block holds of its rows, those past the end counted too."""
+        return self.block * self.vectors * self.vector
+
+    @property
+    def defines(self) -> tuple[tuple[str, str], ...]:
+        names = ("vector", "team", "vectors", "teams", "cluster", "stages")
+        return tuple((name.upper(), str(getattr(self, name))) for name in names)
+
+
+def spread(cols: int, vector: int, values: int, block: int = 0, cluster: int = 1) -> Tile:
+    """A tile for rows of cols elements, up to ``values`` of them a thread, no stages.
+
+    A team is lanes of a warp, a power of 2, or whole warps; block: threads that teams fill as far as they fit in.
+    """
+    vectors = ceil_div(cols // vector, cluster)
+    team = ceil_div(vectors * vector, values)
+    team = power_of_2_from(team) if team <= WARP else ceil_div(team, WARP) * WARP
+    return Tile(vector, team, ceil_div(vectors, team), max(1, block // team), cluster)

@@ -1,0 +1,100 @@
+"""Softmax in CUDA C++: ``cuda/softmax/*.cu``. Contract and errors: ``reference/softmax.py``."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from cupy_impl import device
+from cupy_impl.launches import CXX_TYPES, Kernel, Launch
+from cupy_impl.rows import MOST_THREADS, SHARED_BYTES, WARP, Tile, ceil_div, spread, vector_width
+from reference.contract import ArrayInfo, Variant, pick, scalar
+from reference.softmax import DTYPES, check
+
+PORTABLE, HOPPER, KEPT = ("sm_80",), ("sm_90",), {"spill_bytes": 0}
+
+VARIANTS = {
+    "softmax": (
+        Variant("1_naive", "a thread a row", DTYPES, PORTABLE),
+        Variant("2_block", "a block a row: coalesced loads, reductions in shared memory", DTYPES, PORTABLE),
+        Variant("3_warp", "16-byte vectors, warp shuffles, the online form: two reads", DTYPES, PORTABLE, KEPT),
+        Variant("4_registers", "the row stays in registers: one read", DTYPES, PORTABLE, KEPT),
+        Variant("5_persistent", "teams for short rows, prefetch and clusters for wide ones", DTYPES, HOPPER, KEPT),
+    )
+}
+
+VALUES = 32  # float32 registers of a thread that hold its part of the row
+STRAIGHT = 16384  # cols; up to here blocks of 512 threads, two a multiprocessor, hide each other's latencies
+STAGE_BYTES = 64 * 1024  # of a row in a block, so that three stages fit
+MOST_CLUSTER = 8  # blocks, what every GPU with clusters grants
+
+
+def plan(x: ArrayInfo, out: ArrayInfo, *, variant: Variant, multiprocessors: int = 132) -> tuple[Launch, ...]:
+    """The launches of a call; multiprocessors: of the device, 132 an H200's."""
+    rows, cols = x.shape
+    if rows == 0:
+        return ()
+    vector = vector_width(cols, x, out)
+    rung = variant.name
+    if rung == "1_naive":
+        return (_launch(x, rung, ceil_div(rows, 64), 64, (("BLOCK", "64"),)),)
+    if rung == "2_block":
+        return (_launch(x, rung, rows, 256, (("BLOCK", "256"),)),)
+    if rung == "4_registers" and cols <= MOST_THREADS * VALUES:
+        tile = spread(cols, vector, VALUES, cluster=1)
+        tile = replace(tile, team=max(tile.team, WARP))
+        return (_launch(x, rung, rows, tile.team, tile.defines[:3]),)
+    if rung == "5_persistent" and cols <= MOST_CLUSTER * MOST_THREADS * VALUES:
+        tile = tile_of(cols, vector, scalar(x.dtype).itemsize)
+        shared = tile.stages * tile.held * scalar(x.dtype).itemsize
+        return (_launch(x, rung, _grid(tile, rows, multiprocessors), tile.block, tile.defines, shared, tile.cluster),)
+    block = min(512, ceil_div(cols // vector, 4 * WARP) * WARP)
+    return (_launch(x, "3_warp", rows, block, (("VECTOR", str(vector)), ("BLOCK", str(block)))),)
+
+
+def tile_of(cols: int, vector: int, itemsize: int) -> Tile:
+    """Rung 5's tile."""
+    if cols <= STRAIGHT:
+        return spread(cols, vector, VALUES, block=128)
+    cluster = 1
+    while cluster < MOST_CLUSTER and ceil_div(cols, cluster) * itemsize > STAGE_BYTES:
+        cluster *= 2
+    tile = spread(cols, vector, VALUES, cluster=cluster)
+    return replace(tile, stages=min(3, SHARED_BYTES // (tile.held * itemsize)))
+
+
+def _grid(tile: Tile, rows: int, multiprocessors: int) -> int:
+    """Blocks of a launch: all rows', or as many as are resident, those of a cluster being neighbours on the chip."""
+    clusters = ceil_div(rows, tile.teams)
+    if tile.stages:
+        resident = multiprocessors if tile.cluster == 1 else multiprocessors // MOST_CLUSTER * MOST_CLUSTER
+        clusters = min(clusters, max(1, resident // tile.cluster))
+    return clusters * tile.cluster
+
+
+def _launch(x, rung, grid, block, defines, shared_bytes=0, cluster=1) -> Launch:
+    rows, cols = x.shape
+    return Launch(
+        kernel=Kernel(f"softmax/{rung}.cu", "softmax", (("SCALAR", CXX_TYPES[x.dtype]), *defines)),
+        grid=(grid, 1, 1),
+        block=(block, 1, 1),
+        arguments=("x", "out", np.int64(rows), np.int32(cols)),
+        shared_bytes=shared_bytes,
+        cluster=(cluster, 1, 1),
+    )
+
+
+def softmax(x, *, out=None, variant: str | None = None, runtime=device):
+    """Softmax over the last axis of x (rows, cols), on CuPy's current stream; returns out (rows, cols), of x's dtype.
+
+    out: written and returned where given. variant: a name in VARIANTS. runtime: ``cupy_impl.device``, or
+    ``cupy_impl.host`` for NumPy arrays on a CPU.
+    Raises TypeError, ValueError and Unsupported as the contract says.
+    """
+    info = runtime.describe("x", x)
+    check(info, None if out is None else runtime.describe("out", out, written=True), platform=runtime.PLATFORM)
+    rung = pick(VARIANTS["softmax"], variant, info.dtype, runtime.arch(x))
+    if out is None:
+        out = runtime.empty_like(x)
+    launches = plan(info, runtime.describe("out", out), variant=rung, multiprocessors=runtime.multiprocessors(x))
+    runtime.launch(launches, {"x": x, "out": out}, rung)
+    return out
