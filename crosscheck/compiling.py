@@ -97,8 +97,10 @@ def compile_cuda(job: Job) -> list[Kernel]:
     info = lambda spec: ArrayInfo(spec[0], spec[1], row_major(spec[0]), "cuda:0", 0)
     given, keywords = operator.call(job.case, {name: info(spec) for name, spec in operator.arrays(job.case).items()})
     outputs = [info(spec) for spec in operator.outputs(job.case).values()]
-    plan = importlib.import_module(f"cupy_impl.{operator.module}").plan
-    launches = plan(*given, *outputs, variant=job.variant, **keywords)
+    # ``plan``, or ``plan_backward`` for the operator ``<module>_backward``.
+    plan = operator.name.replace(operator.module, "plan", 1)
+    module = importlib.import_module(f"cupy_impl.{operator.module}")
+    launches = getattr(module, plan)(*given, *outputs, variant=job.variant, **keywords)
     kernels = []
     for launch in launches:
         start = time.perf_counter()

@@ -36,7 +36,8 @@ class Launch:
 
     grid, block, cluster: lengths along x, y, z. arguments: in the kernel's order, an array by its name in the
     call (a str) or a NumPy scalar of the parameter's exact type. shared_bytes: dynamic shared memory.
-    cooperative: the grid may synchronise.
+    cooperative: the grid may synchronise. workspace: arrays that the launches of a plan share with nobody else, uninitialised
+    before the first, as (name, shape, dtype).
     Raises TypeError for a number whose width the kernel would have to guess.
     """
 
@@ -47,6 +48,7 @@ class Launch:
     shared_bytes: int = 0
     cluster: tuple[int, int, int] = (1, 1, 1)
     cooperative: bool = False
+    workspace: tuple[tuple[str, tuple[int, ...], str], ...] = ()
 
     def __post_init__(self):
         for value in self.arguments:

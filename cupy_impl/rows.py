@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from reference.contract import ArrayInfo, scalar
 
 SHARED_BYTES = 227 * 1024  # of a block, at most, from sm_90 on
+MOST_CLUSTER = 8  # blocks, what every GPU with clusters grants
 WARP = 32
 MOST_THREADS = 1024
 
@@ -71,3 +72,11 @@ def spread(cols: int, vector: int, values: int, block: int = 0, cluster: int = 1
     team = ceil_div(vectors * vector, values)
     team = power_of_2_from(team) if team <= WARP else ceil_div(team, WARP) * WARP
     return Tile(vector, team, ceil_div(vectors, team), max(1, block // team), cluster)
+
+
+def resident(cluster: int, multiprocessors: int) -> int:
+    """Clusters that run at once, one block a multiprocessor.
+
+    The blocks of a cluster share a group of 16 or 18 multiprocessors, which leaves clusters some idle ones.
+    """
+    return max(1, (multiprocessors // MOST_CLUSTER * MOST_CLUSTER if cluster > 1 else multiprocessors) // cluster)

@@ -6,7 +6,17 @@ import numpy as np
 
 from cupy_impl import device
 from cupy_impl.launches import CXX_TYPES, Kernel, Launch
-from cupy_impl.rows import MOST_THREADS, SHARED_BYTES, WARP, Tile, ceil_div, spread, vector_width
+from cupy_impl.rows import (
+    MOST_CLUSTER,
+    MOST_THREADS,
+    SHARED_BYTES,
+    WARP,
+    Tile,
+    ceil_div,
+    resident,
+    spread,
+    vector_width,
+)
 from reference.contract import ArrayInfo, Variant, pick, scalar
 from reference.softmax import DTYPES, check
 
@@ -25,7 +35,6 @@ VARIANTS = {
 VALUES = 32  # float32 registers of a thread that hold its part of the row
 STRAIGHT = 16384  # cols; up to here blocks of 512 threads, two a multiprocessor, hide each other's latencies
 STAGE_BYTES = 64 * 1024  # of a row in a block, so that three stages fit
-MOST_CLUSTER = 8  # blocks, what every GPU with clusters grants
 
 
 def plan(x: ArrayInfo, out: ArrayInfo, *, variant: Variant, multiprocessors: int = 132) -> tuple[Launch, ...]:
@@ -46,7 +55,11 @@ def plan(x: ArrayInfo, out: ArrayInfo, *, variant: Variant, multiprocessors: int
     if rung == "5_persistent" and cols <= MOST_CLUSTER * MOST_THREADS * VALUES:
         tile = tile_of(cols, vector, scalar(x.dtype).itemsize)
         shared = tile.stages * tile.held * scalar(x.dtype).itemsize
-        return (_launch(x, rung, _grid(tile, rows, multiprocessors), tile.block, tile.defines, shared, tile.cluster),)
+        clusters = ceil_div(rows, tile.teams)
+        if tile.stages:
+            clusters = min(clusters, resident(tile.cluster, multiprocessors))
+        grid = clusters * tile.cluster
+        return (_launch(x, rung, grid, tile.block, tile.defines, shared, tile.cluster),)
     block = min(512, ceil_div(cols // vector, 4 * WARP) * WARP)
     return (_launch(x, "3_warp", rows, block, (("VECTOR", str(vector)), ("BLOCK", str(block)))),)
 
@@ -60,15 +73,6 @@ def tile_of(cols: int, vector: int, itemsize: int) -> Tile:
         cluster *= 2
     tile = spread(cols, vector, VALUES, cluster=cluster)
     return replace(tile, stages=min(3, SHARED_BYTES // (tile.held * itemsize)))
-
-
-def _grid(tile: Tile, rows: int, multiprocessors: int) -> int:
-    """Blocks of a launch: all rows', or as many as are resident, those of a cluster being neighbours on the chip."""
-    clusters = ceil_div(rows, tile.teams)
-    if tile.stages:
-        resident = multiprocessors if tile.cluster == 1 else multiprocessors // MOST_CLUSTER * MOST_CLUSTER
-        clusters = min(clusters, max(1, resident // tile.cluster))
-    return clusters * tile.cluster
 
 
 def _launch(x, rung, grid, block, defines, shared_bytes=0, cluster=1) -> Launch:

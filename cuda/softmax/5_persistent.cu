@@ -31,7 +31,7 @@ struct Merge {
     }
 };
 
-extern "C" __global__ CLUSTER_DIMS __launch_bounds__(BLOCK, 1024 / BLOCK)
+extern "C" __global__ CLUSTER_DIMS __launch_bounds__(BLOCK, STAGES > 0 ? 1 : 1024 / BLOCK)
 void softmax(const SCALAR* __restrict__ x, SCALAR* __restrict__ out, long long rows, int cols)
 {
     using Vec = Vector<SCALAR, VECTOR>;
