@@ -38,7 +38,7 @@ VARIANTS = {
 }
 
 VALUES = 32  # elements of a row that a thread holds
-STRAIGHT = 16384  # cols; up to here blocks of 512 threads, two a multiprocessor, hide each other's latencies
+STRAIGHT = 32 * 1024  # bytes of a row of the inputs; up to here blocks of 512 threads, two a multiprocessor, hide each other's latencies
 RESIDENT_THREADS = 512  # of the backward rungs 2 and 3 on a multiprocessor, each with 128 registers
 FOLD = 1024  # threads of fold.cu
 NULL = np.uint64(0)  # in the place of an array that is not there
@@ -85,7 +85,7 @@ def plan(
         tile = spread(cols, vector, VALUES)
         tile = replace(tile, team=max(tile.team, WARP))
         return launch(rung, rows, tile.team, tile.defines[:3])
-    if rung == "5_persistent" and (tile := tile_of(cols, vector, arrays * itemsize, weight_itemsize)):
+    if rung == "5_persistent" and (tile := tile_of(cols, vector, itemsize, arrays * itemsize, weight_itemsize)):
         shared = tile.stages and tile.stages * tile.held * arrays * itemsize + _fixed_bytes(tile, weight_itemsize)
         clusters = ceil_div(rows, tile.teams)
         if tile.stages:
@@ -95,11 +95,11 @@ def plan(
     return launch("3_warp", rows, block, (("VECTOR", str(vector)), ("BLOCK", str(block))))
 
 
-def tile_of(cols: int, vector: int, column_bytes: int, weight_bytes: int) -> Tile | None:
-    """Rung 5's tile, None for rows too wide for it. column_bytes, weight_bytes: of an element of the inputs' rows and
-    of the weight."""
-    if cols <= STRAIGHT:
-        return spread(cols, vector, VALUES, block=128)
+def tile_of(cols: int, vector: int, itemsize: int, column_bytes: int, weight_bytes: int) -> Tile | None:
+    """Rung 5's tile, None for rows too wide for it. itemsize, column_bytes, weight_bytes: of an element of x, of all
+    inputs' rows, of the weight."""
+    if cols * column_bytes <= STRAIGHT:
+        return spread(cols, vector, min(64 // itemsize, 16 * vector), block=128)
     return staged(cols, vector, VALUES, column_bytes, weight_bytes, (MOST_THREADS,), 1)
 
 

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from reference.contract import ArrayInfo, scalar
 
-SHARED_BYTES = 227 * 1024  # of a block, at most, from sm_90 on
 MOST_CLUSTER = 8  # blocks, what every GPU with clusters grants
 WARP = 32
 MOST_THREADS = 1024
@@ -17,6 +16,12 @@ def ceil_div(n: int, d: int) -> int:
 def power_of_2_from(n: int) -> int:
     """The least power of 2 that is n or more."""
     return 1 << max(n - 1, 0).bit_length()
+
+
+def shared_bytes(blocks: int) -> int:
+    """Shared memory for the rows of each of so many blocks of a multiprocessor, of whose 228 KiB the system takes 1 KiB
+    a block and the reductions less than another."""
+    return 228 * 1024 // blocks - 2048
 
 
 def vector_width(cols: int, *arrays: ArrayInfo) -> int:

@@ -9,11 +9,11 @@ from cupy_impl.launches import CXX_TYPES, Kernel, Launch
 from cupy_impl.rows import (
     MOST_CLUSTER,
     MOST_THREADS,
-    SHARED_BYTES,
     WARP,
     Tile,
     ceil_div,
     resident,
+    shared_bytes,
     spread,
     vector_width,
 )
@@ -33,7 +33,7 @@ VARIANTS = {
 }
 
 VALUES = 32  # float32 registers of a thread that hold its part of the row
-STRAIGHT = 16384  # cols; up to here blocks of 512 threads, two a multiprocessor, hide each other's latencies
+STRAIGHT = 32 * 1024  # bytes of a row; up to here blocks of 512 threads, two a multiprocessor, hide each other's latencies
 STAGE_BYTES = 64 * 1024  # of a row in a block, so that three stages fit
 
 
@@ -54,25 +54,25 @@ def plan(x: ArrayInfo, out: ArrayInfo, *, variant: Variant, multiprocessors: int
         return (_launch(x, rung, rows, tile.team, tile.defines[:3]),)
     if rung == "5_persistent" and cols <= MOST_CLUSTER * MOST_THREADS * VALUES:
         tile = tile_of(cols, vector, scalar(x.dtype).itemsize)
-        shared = tile.stages * tile.held * scalar(x.dtype).itemsize
+        staged = tile.stages * tile.held * scalar(x.dtype).itemsize
         clusters = ceil_div(rows, tile.teams)
         if tile.stages:
             clusters = min(clusters, resident(tile.cluster, multiprocessors))
         grid = clusters * tile.cluster
-        return (_launch(x, rung, grid, tile.block, tile.defines, shared, tile.cluster),)
+        return (_launch(x, rung, grid, tile.block, tile.defines, staged, tile.cluster),)
     block = min(512, ceil_div(cols // vector, 4 * WARP) * WARP)
     return (_launch(x, "3_warp", rows, block, (("VECTOR", str(vector)), ("BLOCK", str(block)))),)
 
 
 def tile_of(cols: int, vector: int, itemsize: int) -> Tile:
     """Rung 5's tile."""
-    if cols <= STRAIGHT:
-        return spread(cols, vector, VALUES, block=128)
+    if cols * itemsize <= STRAIGHT:
+        return spread(cols, vector, min(64 // itemsize, 16 * vector), block=128)
     cluster = 1
     while cluster < MOST_CLUSTER and ceil_div(cols, cluster) * itemsize > STAGE_BYTES:
         cluster *= 2
     tile = spread(cols, vector, VALUES, cluster=cluster)
-    return replace(tile, stages=min(3, SHARED_BYTES // (tile.held * itemsize)))
+    return replace(tile, stages=min(3, shared_bytes(1) // (tile.held * itemsize)))
 
 
 def _launch(x, rung, grid, block, defines, shared_bytes=0, cluster=1) -> Launch:

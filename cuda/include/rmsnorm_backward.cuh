@@ -27,8 +27,8 @@ __device__ inline void backward_rows(const SCALAR* __restrict__ dy, const SCALAR
                                      const WEIGHT* __restrict__ weight, const float* __restrict__ rstd,
                                      SCALAR* __restrict__ dx, float* partials, long long rows, int cols)
 {
-    using Vec = Vector<SCALAR, VECTOR>;
-    using Weights = Vector<WEIGHT, VECTOR>;
+    using Vec = Packed<SCALAR, VECTOR>;
+    using Weights = Packed<WEIGHT, VECTOR>;
     using Sums = Vector<float, VECTOR>;
     __shared__ float dots[2][BLOCK / 32], parts[2][CLUSTER];
     extern __shared__ __align__(16) unsigned char memory[];
@@ -83,13 +83,13 @@ __device__ inline void backward_rows(const SCALAR* __restrict__ dy, const SCALAR
 #pragma unroll
         for (int i = 0; i < VECTORS; ++i) {
             if (row < rows && first + i * TEAM < vectors) {
-                const Vec up = *place(turn % STAGES, 0, i), v = *place(turn % STAGES, 1, i);
-                const Weights w = held[i * TEAM + threadIdx.x % TEAM];
+                const Vector<float, VECTOR> up = widen(*place(turn % STAGES, 0, i));
+                const Vector<float, VECTOR> v = widen(*place(turn % STAGES, 1, i));
+                const Vector<float, VECTOR> w = widen(held[i * TEAM + threadIdx.x % TEAM]);
                 float part = 0.0f;
 #pragma unroll
                 for (int j = 0; j < VECTOR; ++j) {
-                    const float g = static_cast<float>(up.values[j]) * static_cast<float>(w.values[j]);
-                    part += g * (static_cast<float>(v.values[j]) * scale);
+                    part += up.values[j] * w.values[j] * (v.values[j] * scale);
                 }
                 dot += part;
             }
@@ -101,19 +101,18 @@ __device__ inline void backward_rows(const SCALAR* __restrict__ dy, const SCALAR
         for (int i = 0; i < VECTORS; ++i) {
             const int at = first + i * TEAM;
             if (row < rows && at < vectors) {
-                const Vec up = *place(turn % STAGES, 0, i);
-                Vec v = *place(turn % STAGES, 1, i);
-                const Weights w = held[i * TEAM + threadIdx.x % TEAM];
+                const Vector<float, VECTOR> up = widen(*place(turn % STAGES, 0, i));
+                const Vector<float, VECTOR> w = widen(held[i * TEAM + threadIdx.x % TEAM]);
+                Vector<float, VECTOR> v = widen(*place(turn % STAGES, 1, i));
 #pragma unroll
                 for (int j = 0; j < VECTOR; ++j) {
-                    const float normed = static_cast<float>(v.values[j]) * scale;
+                    const float normed = v.values[j] * scale;
                     // --- dx
-                    const float g = static_cast<float>(up.values[j]) * static_cast<float>(w.values[j]);
-                    v.values[j] = static_cast<SCALAR>(scale * (g - normed * mean));
+                    v.values[j] = scale * (up.values[j] * w.values[j] - normed * mean);
                     // --- dweight
-                    sums[i].values[j] += static_cast<float>(up.values[j]) * normed;
+                    sums[i].values[j] += up.values[j] * normed;
                 }
-                reinterpret_cast<Vec*>(dx + row * cols)[at] = v;
+                reinterpret_cast<Vec*>(dx + row * cols)[at] = narrow<SCALAR>(v);
             }
         }
         fetch(row + STAGES * step, turn % STAGES);

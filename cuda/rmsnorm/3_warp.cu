@@ -18,8 +18,8 @@ extern "C" __global__ __launch_bounds__(BLOCK)
 void rmsnorm(const SCALAR* __restrict__ x, const WEIGHT* __restrict__ weight, const SCALAR* __restrict__ residual,
              SCALAR* __restrict__ y, SCALAR* sum, float* __restrict__ rstd, float eps, long long rows, int cols)
 {
-    using Vec = Vector<SCALAR, VECTOR>;
-    using Weights = Vector<WEIGHT, VECTOR>;
+    using Vec = Packed<SCALAR, VECTOR>;
+    using Weights = Packed<WEIGHT, VECTOR>;
     __shared__ float sums[BLOCK / 32];
     const int vectors = cols / VECTOR;
 
@@ -30,23 +30,24 @@ void rmsnorm(const SCALAR* __restrict__ x, const WEIGHT* __restrict__ weight, co
     Vec* kept = reinterpret_cast<Vec*>(sum + start);                    // (cols / VECTOR,)
     LongSum squares;
     for (int i = threadIdx.x; i < vectors; i += BLOCK) {
-        Vec v = from[i];
+        Vector<float, VECTOR> v = widen(from[i]);
 
         // --- add the residual, round once
         if (RESIDUAL) {
-            const Vec r = added[i];
+            const Vector<float, VECTOR> r = widen(added[i]);
 #pragma unroll
             for (int j = 0; j < VECTOR; ++j) {
-                v.values[j] = static_cast<SCALAR>(static_cast<float>(v.values[j]) + static_cast<float>(r.values[j]));
+                v.values[j] += r.values[j];
             }
-            kept[i] = v;
+            kept[i] = narrow<SCALAR>(v);
+            v = widen(kept[i]);
         }
 
         // --- mean of the squares
         float part = 0.0f;
 #pragma unroll
         for (int j = 0; j < VECTOR; ++j) {
-            part += static_cast<float>(v.values[j]) * static_cast<float>(v.values[j]);
+            part += v.values[j] * v.values[j];
         }
         squares.add(part);
     }
@@ -60,12 +61,12 @@ void rmsnorm(const SCALAR* __restrict__ x, const WEIGHT* __restrict__ weight, co
         from = kept;  // a thread reads what it has written itself
     }
     for (int i = threadIdx.x; i < vectors; i += BLOCK) {
-        Vec v = from[i];
-        const Weights w = reinterpret_cast<const Weights*>(weight)[i];
+        Vector<float, VECTOR> v = widen(from[i]);
+        const Vector<float, VECTOR> w = widen(reinterpret_cast<const Weights*>(weight)[i]);
 #pragma unroll
         for (int j = 0; j < VECTOR; ++j) {
-            v.values[j] = static_cast<SCALAR>(static_cast<float>(v.values[j]) * scale * static_cast<float>(w.values[j]));
+            v.values[j] = v.values[j] * scale * w.values[j];
         }
-        reinterpret_cast<Vec*>(y + start)[i] = v;
+        reinterpret_cast<Vec*>(y + start)[i] = narrow<SCALAR>(v);
     }
 }

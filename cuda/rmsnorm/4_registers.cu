@@ -19,33 +19,34 @@ void rmsnorm(const SCALAR* __restrict__ x, const WEIGHT* __restrict__ weight, co
              SCALAR* __restrict__ y, SCALAR* __restrict__ sum, float* __restrict__ rstd, float eps, long long rows,
              int cols)
 {
-    using Vec = Vector<SCALAR, VECTOR>;
-    using Weights = Vector<WEIGHT, VECTOR>;
+    using Vec = Packed<SCALAR, VECTOR>;
+    using Weights = Packed<WEIGHT, VECTOR>;
     __shared__ float sums[TEAM / 32];
     const int vectors = cols / VECTOR;
 
     // --- load the row
     const long long start = static_cast<long long>(blockIdx.x) * cols;
-    Vec v[VECTORS];  // (VECTORS, VECTOR)
+    Vec v[VECTORS], r[VECTORS];  // (VECTORS, VECTOR)
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
         const int at = threadIdx.x + i * TEAM;
         v[i] = at < vectors ? reinterpret_cast<const Vec*>(x + start)[at] : Vec();
+        r[i] = RESIDUAL && at < vectors ? reinterpret_cast<const Vec*>(residual + start)[at] : Vec();
     }
 
     // --- add the residual, round once
     if (RESIDUAL) {
 #pragma unroll
         for (int i = 0; i < VECTORS; ++i) {
-            const int at = threadIdx.x + i * TEAM;
-            if (at < vectors) {
-                const Vec r = reinterpret_cast<const Vec*>(residual + start)[at];
+            Vector<float, VECTOR> both = widen(v[i]);
+            const Vector<float, VECTOR> added = widen(r[i]);
 #pragma unroll
-                for (int j = 0; j < VECTOR; ++j) {
-                    const float both = static_cast<float>(v[i].values[j]) + static_cast<float>(r.values[j]);
-                    v[i].values[j] = static_cast<SCALAR>(both);
-                }
-                reinterpret_cast<Vec*>(sum + start)[at] = v[i];
+            for (int j = 0; j < VECTOR; ++j) {
+                both.values[j] += added.values[j];
+            }
+            v[i] = narrow<SCALAR>(both);
+            if (threadIdx.x + i * TEAM < vectors) {
+                reinterpret_cast<Vec*>(sum + start)[threadIdx.x + i * TEAM] = v[i];
             }
         }
     }
@@ -54,10 +55,11 @@ void rmsnorm(const SCALAR* __restrict__ x, const WEIGHT* __restrict__ weight, co
     float squares = 0.0f;
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
+        const Vector<float, VECTOR> value = widen(v[i]);
         float part = 0.0f;
 #pragma unroll
         for (int j = 0; j < VECTOR; ++j) {
-            part += static_cast<float>(v[i].values[j]) * static_cast<float>(v[i].values[j]);
+            part += value.values[j] * value.values[j];
         }
         squares += part;
     }
@@ -71,13 +73,13 @@ void rmsnorm(const SCALAR* __restrict__ x, const WEIGHT* __restrict__ weight, co
     for (int i = 0; i < VECTORS; ++i) {
         const int at = threadIdx.x + i * TEAM;
         if (at < vectors) {
-            const Weights w = reinterpret_cast<const Weights*>(weight)[at];
+            Vector<float, VECTOR> value = widen(v[i]);
+            const Vector<float, VECTOR> w = widen(reinterpret_cast<const Weights*>(weight)[at]);
 #pragma unroll
             for (int j = 0; j < VECTOR; ++j) {
-                const float normed = static_cast<float>(v[i].values[j]) * scale;
-                v[i].values[j] = static_cast<SCALAR>(normed * static_cast<float>(w.values[j]));
+                value.values[j] = value.values[j] * scale * w.values[j];
             }
-            reinterpret_cast<Vec*>(y + start)[at] = v[i];
+            reinterpret_cast<Vec*>(y + start)[at] = narrow<SCALAR>(value);
         }
     }
 }

@@ -23,14 +23,15 @@
 
 constexpr int BLOCK = TEAM * TEAMS;
 constexpr int PLACES = STAGES > 0 ? STAGES : 1;
+constexpr int RESIDENT = RESIDUAL ? 640 : 1024;  // threads of a multiprocessor, which share its registers
 
-extern "C" __global__ CLUSTER_DIMS __launch_bounds__(BLOCK, STAGES > 0 ? 1 : 1024 / BLOCK)
+extern "C" __global__ CLUSTER_DIMS __launch_bounds__(BLOCK, STAGES > 0 ? 1 : RESIDENT / BLOCK)
 void rmsnorm(const SCALAR* __restrict__ x, const WEIGHT* __restrict__ weight, const SCALAR* __restrict__ residual,
              SCALAR* __restrict__ y, SCALAR* __restrict__ sum, float* __restrict__ rstd, float eps, long long rows,
              int cols)
 {
-    using Vec = Vector<SCALAR, VECTOR>;
-    using Weights = Vector<WEIGHT, VECTOR>;
+    using Vec = Packed<SCALAR, VECTOR>;
+    using Weights = Packed<WEIGHT, VECTOR>;
     __shared__ float sums[2][BLOCK / 32], parts[2][CLUSTER];
     extern __shared__ __align__(16) unsigned char memory[];
     Vec* ring = reinterpret_cast<Vec*>(memory);                                                   // (STAGES, 1 + RESIDUAL, VECTORS, BLOCK)
@@ -71,11 +72,11 @@ void rmsnorm(const SCALAR* __restrict__ x, const WEIGHT* __restrict__ weight, co
     cluster_sync<CLUSTER>();
 
     // Teams of a block go on together, as long as the first has a row.
-    const long long turns = (rows - (row - threadIdx.x / TEAM) + step - 1) / step;
-    for (int turn = 0; turn < turns; ++turn, row += step) {
+    for (int turn = 0; row - threadIdx.x / TEAM < rows; ++turn, row += step) {
         // --- load the row
         const long long start = row * cols;
         Vec v[VECTORS], r[VECTORS];  // (VECTORS, VECTOR)
+        Weights w[VECTORS];          // (VECTORS, VECTOR)
         if (STAGES > 0) {
             async_copy_wait<PLACES - 1>();
         }
@@ -85,10 +86,10 @@ void rmsnorm(const SCALAR* __restrict__ x, const WEIGHT* __restrict__ weight, co
             const bool inside = row < rows && at < vectors;
             if (STAGES > 0) {
                 v[i] = inside ? *place(turn % PLACES, 0, i) : Vec();
-                r[i] = inside && RESIDUAL ? *place(turn % PLACES, RESIDUAL, i) : Vec();
-            } else {
+            } else {  // all that is needed later is on its way at once
                 v[i] = inside ? reinterpret_cast<const Vec*>(x + start)[at] : Vec();
                 r[i] = inside && RESIDUAL ? reinterpret_cast<const Vec*>(residual + start)[at] : Vec();
+                w[i] = inside ? reinterpret_cast<const Weights*>(weight)[at] : Weights();
             }
         }
 
@@ -97,12 +98,14 @@ void rmsnorm(const SCALAR* __restrict__ x, const WEIGHT* __restrict__ weight, co
 #pragma unroll
             for (int i = 0; i < VECTORS; ++i) {
                 const int at = first + i * TEAM;
-#pragma unroll
-                for (int j = 0; j < VECTOR; ++j) {
-                    const float both = static_cast<float>(v[i].values[j]) + static_cast<float>(r[i].values[j]);
-                    v[i].values[j] = static_cast<SCALAR>(both);
-                }
                 if (row < rows && at < vectors) {
+                    Vector<float, VECTOR> both = widen(v[i]);
+                    const Vector<float, VECTOR> added = widen(STAGES > 0 ? *place(turn % PLACES, RESIDUAL, i) : r[i]);
+#pragma unroll
+                    for (int j = 0; j < VECTOR; ++j) {
+                        both.values[j] += added.values[j];
+                    }
+                    v[i] = narrow<SCALAR>(both);
                     reinterpret_cast<Vec*>(sum + start)[at] = v[i];
                 }
             }
@@ -112,10 +115,11 @@ void rmsnorm(const SCALAR* __restrict__ x, const WEIGHT* __restrict__ weight, co
         float squares = 0.0f;
 #pragma unroll
         for (int i = 0; i < VECTORS; ++i) {
+            const Vector<float, VECTOR> value = widen(v[i]);
             float part = 0.0f;
 #pragma unroll
             for (int j = 0; j < VECTOR; ++j) {
-                part += static_cast<float>(v[i].values[j]) * static_cast<float>(v[i].values[j]);
+                part += value.values[j] * value.values[j];
             }
             squares += part;
         }
@@ -134,14 +138,13 @@ void rmsnorm(const SCALAR* __restrict__ x, const WEIGHT* __restrict__ weight, co
         for (int i = 0; i < VECTORS; ++i) {
             const int at = first + i * TEAM;
             if (row < rows && at < vectors) {
-                const Weights w =
-                    STAGES > 0 ? held[i * BLOCK + threadIdx.x] : reinterpret_cast<const Weights*>(weight)[at];
+                Vector<float, VECTOR> value = widen(v[i]);
+                const Vector<float, VECTOR> factor = widen(STAGES > 0 ? held[i * BLOCK + threadIdx.x] : w[i]);
 #pragma unroll
                 for (int j = 0; j < VECTOR; ++j) {
-                    const float normed = static_cast<float>(v[i].values[j]) * scale;
-                    v[i].values[j] = static_cast<SCALAR>(normed * static_cast<float>(w.values[j]));
+                    value.values[j] = value.values[j] * scale * factor.values[j];
                 }
-                reinterpret_cast<Vec*>(y + start)[at] = v[i];
+                reinterpret_cast<Vec*>(y + start)[at] = narrow<SCALAR>(value);
             }
         }
     }

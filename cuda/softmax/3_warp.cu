@@ -17,7 +17,7 @@
 extern "C" __global__ __launch_bounds__(BLOCK)
 void softmax(const SCALAR* __restrict__ x, SCALAR* __restrict__ out, long long rows, int cols)
 {
-    using Vec = Vector<SCALAR, VECTOR>;
+    using Vec = Packed<SCALAR, VECTOR>;
     __shared__ float maxima[BLOCK / 32], sums[BLOCK / 32];
 
     // --- load the row
@@ -29,18 +29,18 @@ void softmax(const SCALAR* __restrict__ x, SCALAR* __restrict__ out, long long r
     float own = Max::neutral();  // of what this thread has seen
     LongSum sum;                 // of its exponentials, relative to own
     for (int i = threadIdx.x; i < vectors; i += BLOCK) {
-        const Vec v = from[i];
+        const Vector<float, VECTOR> v = widen(from[i]);
         float higher = own;
 #pragma unroll
         for (int j = 0; j < VECTOR; ++j) {
-            higher = fmaxf(higher, static_cast<float>(v.values[j]));
+            higher = fmaxf(higher, v.values[j]);
         }
         sum.scale(exponential(own - finite(higher)));
         own = higher;
         float part = 0.0f;
 #pragma unroll
         for (int j = 0; j < VECTOR; ++j) {
-            part += exponential(static_cast<float>(v.values[j]) - finite(own));
+            part += exponential(v.values[j] - finite(own));
         }
         sum.add(part);
     }
@@ -52,11 +52,11 @@ void softmax(const SCALAR* __restrict__ x, SCALAR* __restrict__ out, long long r
     // --- divide and store
     const float scale = 1.0f / l;
     for (int i = threadIdx.x; i < vectors; i += BLOCK) {
-        Vec v = from[i];
+        Vector<float, VECTOR> v = widen(from[i]);
 #pragma unroll
         for (int j = 0; j < VECTOR; ++j) {
-            v.values[j] = static_cast<SCALAR>(exponential(static_cast<float>(v.values[j]) - m) * scale);
+            v.values[j] = exponential(v.values[j] - m) * scale;
         }
-        to[i] = v;
+        to[i] = narrow<SCALAR>(v);
     }
 }

@@ -17,22 +17,22 @@
 extern "C" __global__ __launch_bounds__(TEAM)
 void softmax(const SCALAR* __restrict__ x, SCALAR* __restrict__ out, long long rows, int cols)
 {
-    using Vec = Vector<SCALAR, VECTOR>;
+    using Vec = Packed<SCALAR, VECTOR>;
     __shared__ float maxima[TEAM / 32], sums[TEAM / 32];
     const int vectors = cols / VECTOR;
 
     // --- load the row
     const Vec* from = reinterpret_cast<const Vec*>(x + static_cast<long long>(blockIdx.x) * cols);  // (cols / VECTOR,)
     Vec* to = reinterpret_cast<Vec*>(out + static_cast<long long>(blockIdx.x) * cols);              // (cols / VECTOR,)
-    float e[VECTORS][VECTOR];
+    Vector<float, VECTOR> e[VECTORS];  // (VECTORS, VECTOR)
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
         const int at = threadIdx.x + i * TEAM;
-        const Vec v = at < vectors ? from[at] : Vec();
-#pragma unroll
-        for (int j = 0; j < VECTOR; ++j) {
-            e[i][j] = at < vectors ? static_cast<float>(v.values[j]) : Max::neutral();
+        Vec v = filled<SCALAR, VECTOR>(Max::neutral());
+        if (at < vectors) {
+            v = from[at];
         }
+        e[i] = widen(v);
     }
 
     // --- maximum of the row
@@ -41,7 +41,7 @@ void softmax(const SCALAR* __restrict__ x, SCALAR* __restrict__ out, long long r
     for (int i = 0; i < VECTORS; ++i) {
 #pragma unroll
         for (int j = 0; j < VECTOR; ++j) {
-            m = fmaxf(m, e[i][j]);
+            m = fmaxf(m, e[i].values[j]);
         }
     }
     m = team_reduce<TEAM>(m, Max(), maxima);
@@ -53,8 +53,8 @@ void softmax(const SCALAR* __restrict__ x, SCALAR* __restrict__ out, long long r
         float part = 0.0f;
 #pragma unroll
         for (int j = 0; j < VECTOR; ++j) {
-            e[i][j] = exponential(e[i][j] - m);
-            part += e[i][j];
+            e[i].values[j] = exponential(e[i].values[j] - m);
+            part += e[i].values[j];
         }
         l += part;
     }
@@ -66,12 +66,11 @@ void softmax(const SCALAR* __restrict__ x, SCALAR* __restrict__ out, long long r
     for (int i = 0; i < VECTORS; ++i) {
         const int at = threadIdx.x + i * TEAM;
         if (at < vectors) {
-            Vec v;
 #pragma unroll
             for (int j = 0; j < VECTOR; ++j) {
-                v.values[j] = static_cast<SCALAR>(e[i][j] * scale);
+                e[i].values[j] *= scale;
             }
-            to[at] = v;
+            to[at] = narrow<SCALAR>(e[i]);
         }
     }
 }

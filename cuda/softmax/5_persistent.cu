@@ -34,7 +34,7 @@ struct Merge {
 extern "C" __global__ CLUSTER_DIMS __launch_bounds__(BLOCK, STAGES > 0 ? 1 : 1024 / BLOCK)
 void softmax(const SCALAR* __restrict__ x, SCALAR* __restrict__ out, long long rows, int cols)
 {
-    using Vec = Vector<SCALAR, VECTOR>;
+    using Vec = Packed<SCALAR, VECTOR>;
     __shared__ float maxima[BLOCK / 32], sums[BLOCK / 32];
     __shared__ float2 parts[2][CLUSTER];
     extern __shared__ __align__(16) unsigned char memory[];
@@ -63,12 +63,11 @@ void softmax(const SCALAR* __restrict__ x, SCALAR* __restrict__ out, long long r
     cluster_sync<CLUSTER>();
 
     // Teams of a block go on together, as long as the first has a row.
-    const long long turns = (rows - (row - threadIdx.x / TEAM) + step - 1) / step;
-    for (int turn = 0; turn < turns; ++turn, row += step) {
+    for (int turn = 0; row - threadIdx.x / TEAM < rows; ++turn, row += step) {
         // --- load the row
         const Vec* from = reinterpret_cast<const Vec*>(x + row * cols);  // (cols / VECTOR,)
         Vec* to = reinterpret_cast<Vec*>(out + row * cols);              // (cols / VECTOR,)
-        float e[VECTORS][VECTOR];
+        Vector<float, VECTOR> e[VECTORS];  // (VECTORS, VECTOR)
         if (STAGES > 0) {
             async_copy_wait<PLACES - 1>();
         }
@@ -76,11 +75,11 @@ void softmax(const SCALAR* __restrict__ x, SCALAR* __restrict__ out, long long r
         for (int i = 0; i < VECTORS; ++i) {
             const int at = first + i * TEAM;
             const bool inside = row < rows && at < vectors;
-            const Vec v = !inside ? Vec() : STAGES > 0 ? *place(turn % PLACES, i) : from[at];
-#pragma unroll
-            for (int j = 0; j < VECTOR; ++j) {
-                e[i][j] = inside ? static_cast<float>(v.values[j]) : Max::neutral();
+            Vec v = filled<SCALAR, VECTOR>(Max::neutral());
+            if (inside) {
+                v = STAGES > 0 ? *place(turn % PLACES, i) : from[at];
             }
+            e[i] = widen(v);
         }
 
         // --- maximum of the row
@@ -89,7 +88,7 @@ void softmax(const SCALAR* __restrict__ x, SCALAR* __restrict__ out, long long r
         for (int i = 0; i < VECTORS; ++i) {
 #pragma unroll
             for (int j = 0; j < VECTOR; ++j) {
-                m = fmaxf(m, e[i][j]);
+                m = fmaxf(m, e[i].values[j]);
             }
         }
         m = team_reduce<TEAM>(m, Max(), maxima);
@@ -104,8 +103,8 @@ void softmax(const SCALAR* __restrict__ x, SCALAR* __restrict__ out, long long r
             float part = 0.0f;
 #pragma unroll
             for (int j = 0; j < VECTOR; ++j) {
-                e[i][j] = exponential(e[i][j] - finite(m));
-                part += e[i][j];
+                e[i].values[j] = exponential(e[i].values[j] - finite(m));
+                part += e[i].values[j];
             }
             l += part;
         }
@@ -118,12 +117,11 @@ void softmax(const SCALAR* __restrict__ x, SCALAR* __restrict__ out, long long r
         for (int i = 0; i < VECTORS; ++i) {
             const int at = first + i * TEAM;
             if (row < rows && at < vectors) {
-                Vec v;
 #pragma unroll
                 for (int j = 0; j < VECTOR; ++j) {
-                    v.values[j] = static_cast<SCALAR>(e[i][j] * scale);
+                    e[i].values[j] *= scale;
                 }
-                to[at] = v;
+                to[at] = narrow<SCALAR>(e[i]);
             }
         }
     }
