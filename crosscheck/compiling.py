@@ -77,6 +77,7 @@ class Kernel(NamedTuple):
     threads: int
     dynamic_shared_bytes: int
     seconds: float
+    name: str = ""  # where the binary has several
 
 
 def representative(operator: str, dtype: str) -> Case:
@@ -105,8 +106,16 @@ def compile_cuda(job: Job) -> list[Kernel]:
     for launch in launches:
         start = time.perf_counter()
         image, log = nvrtc.compile(launch.kernel, job.target, "--ptxas-options=-v")
-        kernels.append(Kernel(image, log, math.prod(launch.block), launch.shared_bytes, time.perf_counter() - start))
+        seconds = time.perf_counter() - start
+        own = _of_function(log, launch.kernel.name)
+        kernels.append(Kernel(image, own, math.prod(launch.block), launch.shared_bytes, seconds, launch.kernel.name))
     return kernels
+
+
+def _of_function(log: str, name: str) -> str:
+    """What ptxas says of one kernel."""
+    parts = re.split(r"(?=ptxas info\s+: Compiling entry function)", log)
+    return "".join(part for part in parts if f"entry function '{name}'" in part)
 
 
 def compile_triton(job: Job) -> list[Kernel]:
@@ -273,7 +282,8 @@ def inspect(kernel: Kernel, device: str) -> dict:
         sass = subprocess.run(
             [tool("cuobjdump"), "-sass", file.name], capture_output=True, text=True, check=True
         ).stdout
-    used = {name: int(value) for name, value in re.findall(r"(REG|STACK|SHARED):(\d+)", usage.stdout)}
+    usage = usage.stdout.partition(f"Function {kernel.name}:")[2] if kernel.name else usage.stdout
+    used = {name: int(value) for name, value in reversed(re.findall(r"(REG|STACK|SHARED):(\d+)", usage))}
     spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", kernel.log)
     operations = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?([A-Z0-9]+)", sass)
     # The system's own part of shared memory, 1 KiB from sm_90 on, is not the kernel's.

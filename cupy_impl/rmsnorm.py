@@ -38,7 +38,9 @@ VARIANTS = {
 }
 
 VALUES = 32  # elements of a row that a thread holds
-STRAIGHT = 32 * 1024  # bytes of a row of the inputs; up to here blocks of 512 threads, two a multiprocessor, hide each other's latencies
+STRAIGHT = (
+    32 * 1024
+)  # bytes of a row of the inputs; up to here blocks of 512 threads, two a multiprocessor, hide each other's latencies
 RESIDENT_THREADS = 512  # of the backward rungs 2 and 3 on a multiprocessor, each with 128 registers
 FOLD = 1024  # threads of fold.cu
 NULL = np.uint64(0)  # in the place of an array that is not there
@@ -100,7 +102,8 @@ def tile_of(cols: int, vector: int, itemsize: int, column_bytes: int, weight_byt
     inputs' rows, of the weight."""
     if cols * column_bytes <= STRAIGHT:
         return spread(cols, vector, min(64 // itemsize, 16 * vector), block=128)
-    return staged(cols, vector, VALUES, column_bytes, weight_bytes, (MOST_THREADS,), 1)
+    threads = (MOST_THREADS // 2, MOST_THREADS) if vector == 1 else (MOST_THREADS,)  # single elements fill registers
+    return staged(cols, vector, 64 // itemsize, column_bytes, weight_bytes, threads, 1)
 
 
 def staged(

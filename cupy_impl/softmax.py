@@ -33,7 +33,9 @@ VARIANTS = {
 }
 
 VALUES = 32  # float32 registers of a thread that hold its part of the row
-STRAIGHT = 32 * 1024  # bytes of a row; up to here blocks of 512 threads, two a multiprocessor, hide each other's latencies
+STRAIGHT = (
+    32 * 1024
+)  # bytes of a row; up to here blocks of 512 threads, two a multiprocessor, hide each other's latencies
 STAGE_BYTES = 64 * 1024  # of a row in a block, so that three stages fit
 
 
@@ -68,8 +70,8 @@ def tile_of(cols: int, vector: int, itemsize: int) -> Tile:
     """Rung 5's tile."""
     if cols * itemsize <= STRAIGHT:
         return spread(cols, vector, min(64 // itemsize, 16 * vector), block=128)
-    cluster = 1
-    while cluster < MOST_CLUSTER and ceil_div(cols, cluster) * itemsize > STAGE_BYTES:
+    cluster, size = 1, 4 if vector == 1 else itemsize  # single 16-bit elements fill registers as float32 does
+    while cluster < MOST_CLUSTER and ceil_div(cols, cluster) * size > STAGE_BYTES:
         cluster *= 2
     tile = spread(cols, vector, VALUES, cluster=cluster)
     return replace(tile, stages=min(3, shared_bytes(1) // (tile.held * itemsize)))

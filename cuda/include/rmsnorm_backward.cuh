@@ -68,7 +68,7 @@ __device__ inline void backward_rows(const SCALAR* __restrict__ dy, const SCALAR
     }
     float next_scale = row < rows ? rstd[row] : 0.0f;
     __syncthreads();
-    cluster_sync<CLUSTER>();
+    cluster_sync();
 
     // All teams take as many turns, the last ones perhaps without a row.
     const int turns = (rows + step - 1) / step;
@@ -95,7 +95,7 @@ __device__ inline void backward_rows(const SCALAR* __restrict__ dy, const SCALAR
             }
         }
         dot = team_reduce<TEAM>(dot, Sum(), dots[turn % 2]);
-        const float mean = cluster_reduce<CLUSTER>(dot, Sum(), parts[turn % 2]) / cols;
+        const float mean = cluster_reduce(dot, Sum(), parts[turn % 2]) / cols;
 
 #pragma unroll
         for (int i = 0; i < VECTORS; ++i) {

@@ -69,7 +69,7 @@ void rmsnorm(const SCALAR* __restrict__ x, const WEIGHT* __restrict__ weight, co
             }
         }
     }
-    cluster_sync<CLUSTER>();
+    cluster_sync();
 
     // Teams of a block go on together, as long as the first has a row.
     for (int turn = 0; row - threadIdx.x / TEAM < rows; ++turn, row += step) {
@@ -127,7 +127,7 @@ void rmsnorm(const SCALAR* __restrict__ x, const WEIGHT* __restrict__ weight, co
         if (STAGES > 0) {
             fetch(row + STAGES * step, turn % PLACES);  // the place's row is in registers
         }
-        squares = cluster_reduce<CLUSTER>(squares, Sum(), parts[turn % 2]);
+        squares = cluster_reduce(squares, Sum(), parts[turn % 2]);
         const float scale = rsqrtf(squares / cols + eps);
         if (rstd && row < rows && first == 0) {
             rstd[row] = scale;

@@ -7,6 +7,8 @@
 //
 // Defines: SCALAR, WEIGHT (float, __half, __nv_bfloat16), VECTOR (elements), TEAM, TEAMS, VECTORS, STAGES, CLUSTER (1).
 
+#include <cooperative_groups.h>
+
 #include "fold.cuh"
 #include "rmsnorm_backward.cuh"
 

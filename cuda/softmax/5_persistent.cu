@@ -60,7 +60,7 @@ void softmax(const SCALAR* __restrict__ x, SCALAR* __restrict__ out, long long r
     for (int stage = 0; stage < STAGES; ++stage) {
         fetch(row + stage * step, stage);
     }
-    cluster_sync<CLUSTER>();
+    cluster_sync();
 
     // Teams of a block go on together, as long as the first has a row.
     for (int turn = 0; row - threadIdx.x / TEAM < rows; ++turn, row += step) {
@@ -109,7 +109,7 @@ void softmax(const SCALAR* __restrict__ x, SCALAR* __restrict__ out, long long r
             l += part;
         }
         l = team_reduce<TEAM>(l, Sum(), sums);
-        const float2 all = cluster_reduce<CLUSTER>(float2{m, l}, Merge(), parts[turn % 2]);
+        const float2 all = cluster_reduce(float2{m, l}, Merge(), parts[turn % 2]);
 
         // --- divide and store
         const float scale = exponential(m - finite(all.x)) / all.y;

@@ -1,0 +1,218 @@
+"""Softmax: the implementations against the reference, and what each refuses."""
+
+import numpy as np
+import pytest
+
+from crosscheck import backends
+from crosscheck.arrays import KINDS
+from reference.contract import ArrayInfo, row_major
+from reference.softmax import check
+
+OPERATORS = ("softmax",)
+BUILT = [name for name in backends.IMPLEMENTATIONS if backends.find(name).has("softmax")]
+
+
+def test_agreement(agreement, passes):
+    passes(agreement)
+
+
+# What the contract refuses, in the words of all three
+
+
+def info(shape=(3, 4), dtype="float32", strides=None, device="cuda:0", address=0):
+    return ArrayInfo(shape, dtype, strides or row_major(shape), device, address)
+
+
+@pytest.mark.parametrize(
+    "arguments, error, message",
+    [
+        ((info(dtype="float64"),), TypeError, "x has dtype float64; accepted: float32, float16 or bfloat16"),
+        ((info((4,)),), ValueError, "x has shape (4,); accepted: two axes, (rows, cols)"),
+        ((info((2, 3, 4)),), ValueError, "x has shape (2, 3, 4); accepted: two axes, (rows, cols)"),
+        ((info((3, 0)),), ValueError, "x has shape (3, 0); accepted: cols of 1 or more"),
+        ((info(strides=(8, 2)),), ValueError, "x has strides (8, 2); accepted: contiguous, (4, 1)"),
+        ((info(strides=(8, 1)),), ValueError, "x has strides (8, 1); accepted: contiguous, (4, 1)"),
+        ((info(device="cpu"),), ValueError, "x is on cpu; accepted: arrays on a cuda device"),
+        (
+            (info(), info(device="cuda:1", address=512)),
+            ValueError,
+            "out is on cuda:1 and x on cuda:0; accepted: one device for all",
+        ),
+        ((info(), info(dtype="float16", address=512)), TypeError, "out has dtype float16; accepted: float32"),
+        ((info(), info((4, 3), address=512)), ValueError, "out has shape (4, 3); accepted: (3, 4)"),
+        (
+            (info(), info(strides=(8, 1), address=512)),
+            ValueError,
+            "out has strides (8, 1); accepted: contiguous, (4, 1)",
+        ),
+        ((info(), info()), ValueError, "out overlaps x; accepted: memory of its own"),
+        ((info(), info(address=44)), ValueError, "out overlaps x; accepted: memory of its own"),
+    ],
+)
+def test_refusals(arguments, error, message):
+    with pytest.raises(error) as caught:
+        check(*arguments)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (info(), info(address=48)),  # side by side
+        (info((0, 5)),),
+        (info((1, 5), strides=(7, 1)),),  # a stride without a second row is no stride
+        (ArrayInfo((3, 4), "bfloat16"), ArrayInfo((3, 4), "bfloat16")),
+    ],
+)
+def test_accepted(arguments):
+    check(*arguments)
+
+
+@pytest.fixture(params=BUILT)
+def implementation(request, pytestconfig):
+    """The public function of an implementation, and its arrays."""
+    backend, tier = backends.find(request.param), pytestconfig.tier
+    if reason := backend.unavailable(tier):
+        pytest.skip(reason)
+    best = backend.best("softmax", "float32", pytestconfig.gpu)
+    return backend.function("softmax", best, tier), KINDS[backend.kind(tier)](tier)
+
+
+@pytest.mark.parametrize(
+    "x, message",
+    [
+        (np.ones((2, 3), np.int32), "TypeError: x has dtype int32; accepted: float32, float16 or bfloat16"),
+        (np.ones(3, "f4"), "ValueError: x has shape (3,); accepted: two axes, (rows, cols)"),
+        (np.ones((2, 0), "f4"), "ValueError: x has shape (2, 0); accepted: cols of 1 or more"),
+    ],
+)
+def test_implementations_refuse_alike(implementation, x, message):
+    function, arrays = implementation
+    with pytest.raises((TypeError, ValueError)) as caught:
+        function(arrays.put(x))
+    assert f"{type(caught.value).__name__}: {caught.value}" == message
+
+
+def test_foreign_arrays(implementation):
+    function, _ = implementation
+    with pytest.raises(TypeError, match="x is a builtins.list; accepted: "):
+        function([[1, 2, 3]])
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_unknown_variant(name, pytestconfig):
+    backend, tier = backends.find(name), pytestconfig.tier
+    if reason := backend.unavailable(tier):
+        pytest.skip(reason)
+    x = KINDS[backend.kind(tier)](tier).put(np.ones((2, 3), "f4"))
+    with pytest.raises(ValueError, match="variant is 'fastest'; accepted: "):
+        backend.function("softmax", "fastest", tier)(x)
+
+
+def test_strided_views(implementation):
+    function, arrays = implementation
+    if type(arrays).__name__ == "JaxArrays":
+        pytest.skip("JAX arrays have no strides")
+    x = arrays.put(np.ones((4, 8), "f4"))
+    with pytest.raises(ValueError, match=r"x has strides \(8, 2\); accepted: contiguous, \(4, 1\)"):
+        function(x[:, ::2])
+
+
+def test_no_rows(implementation):
+    function, arrays = implementation
+    assert arrays.get(function(arrays.put(np.ones((0, 5), "f4")))).shape == (0, 5)
+
+
+def test_out_is_returned(implementation):
+    function, arrays = implementation
+    if type(arrays).__name__ == "JaxArrays":
+        pytest.skip("JAX arrays are written through a jax.Ref")
+    x, out = arrays.put(np.zeros((3, 5), "f4")), arrays.put(np.ones((3, 5), "f4"))
+    assert function(x, out=out) is out
+    assert np.array_equal(arrays.get(out), np.full((3, 5), np.float32(0.2)))
+    with pytest.raises(ValueError, match="out overlaps x; accepted: memory of its own"):
+        function(x, out=x)
+
+
+@pytest.mark.parametrize("dtype", ("float32", "float16"))
+@pytest.mark.parametrize("offset", (1, 2, 4))
+def test_misaligned_views(implementation, dtype, offset):
+    """A view that starts off a 16-byte boundary is contiguous all the same."""
+    function, arrays = implementation
+    if type(arrays).__name__ == "JaxArrays":
+        pytest.skip("JAX arrays have no views")
+    rows, cols = 3, 256
+    values = np.arange(rows * cols + 8).astype(dtype) % 7
+    x, out = arrays.put(values), arrays.put(np.zeros_like(values))
+    view = out[offset : offset + rows * cols].reshape(rows, cols)
+    function(x[8 - offset : 8 - offset + rows * cols].reshape(rows, cols), out=view)
+    part = values[8 - offset : 8 - offset + rows * cols].reshape(rows, cols)
+    e = np.exp(part.astype(np.float64) - part.max(axis=1, keepdims=True))
+    assert np.allclose(arrays.get(view), e / e.sum(axis=1, keepdims=True), rtol=2e-3, atol=0)
+    assert not arrays.get(out)[:offset].any() and not arrays.get(out)[offset + rows * cols :].any()
+
+
+# The tiles of the CUDA kernels
+
+
+@pytest.mark.parametrize(
+    "rows, cols, dtype",
+    [
+        (19, 17000, "bfloat16"),  # prefetch: three rows of a block
+        (19, 17001, "float16"),  # one element at a time
+        (19, 40000, "bfloat16"),  # a cluster of two
+        (3, 131072, "float32"),  # a cluster of eight
+        (2, 270001, "float16"),  # the online form
+    ],
+)
+def test_cuda_wide_rows(rows, cols, dtype, pytestconfig):
+    """What wide rows take, at sizes that a machine without a GPU manages; one row is minus infinity but for its end."""
+    from crosscheck.compare import judge
+    from reference.contract import scalar
+    from reference.softmax import expect
+
+    backend, tier = backends.find("cuda"), pytestconfig.tier
+    if reason := backend.unavailable(tier):
+        pytest.skip(reason)
+    arrays = KINDS[backend.kind(tier)](tier)
+    x = np.random.default_rng(cols).standard_normal((rows, cols)).astype(scalar(dtype))
+    x[1, :-1] = -np.inf
+    function = backend.function("softmax", backend.best("softmax", dtype, pytestconfig.gpu), tier)
+    assert judge(arrays.get(function(arrays.put(x))), expect(x)["out"]).error_over_bound <= 1
+
+
+@pytest.mark.parametrize(
+    "cols, dtype, cluster, stages",
+    [
+        (1024, "bfloat16", 1, 0),
+        (16384, "bfloat16", 1, 0),
+        (32768, "bfloat16", 1, 3),
+        (32768, "float32", 2, 3),
+        (50257, "bfloat16", 4, 3),
+        (131072, "bfloat16", 4, 3),
+        (262144, "float32", 8, 1),
+    ],
+)
+def test_cuda_tiles(cols, dtype, cluster, stages):
+    """What holds a row fits on chip: threads, shared memory, and every element has an owner."""
+    from cupy_impl.rows import vector_width
+    from cupy_impl.softmax import VARIANTS, plan, tile_of
+    from reference.contract import scalar
+
+    x = info((4096, cols), dtype)
+    vector, size = vector_width(cols, x, x), scalar(dtype).itemsize
+    tile = tile_of(cols, vector, size)
+    assert (tile.cluster, tile.stages) == (cluster, stages)
+    assert tile.block <= 1024 and tile.cluster * tile.team * tile.vectors * tile.vector >= cols
+    (launch,) = plan(x, x, variant=VARIANTS["softmax"][-1])
+    assert launch.shared_bytes == stages * tile.held * size <= 227 * 1024
+    assert launch.grid[0] % cluster == 0 and launch.cluster == (cluster, 1, 1)
+
+
+def test_cuda_past_a_cluster():
+    """Wider rows than a cluster holds take the rung that goes along them twice."""
+    from cupy_impl.softmax import VARIANTS, plan
+
+    x = info((2, 262144 + 8), "bfloat16")
+    (launch,) = plan(x, x, variant=VARIANTS["softmax"][-1])
+    assert launch.kernel.source == "softmax/3_warp.cu"
