@@ -68,8 +68,8 @@ def empty(shape: tuple[int, ...], dtype: str, like: np.ndarray) -> np.ndarray:
 
 
 def multiprocessors(array) -> int:
-    """As many as make small cases come to several blocks and to several rows of a block."""
-    return 8
+    """As few as make small cases come to several rows of a block."""
+    return 2
 
 
 def arch(array) -> None:
