@@ -48,12 +48,23 @@ def _device_name(device: torch.device) -> str:
 
 def arch(tensor: torch.Tensor) -> str | None:
     """The architecture of the tensor's device, ``"sm_90"``; None under the interpreter."""
-    return None if INTERPRETED else _arch(tensor.device)
+    return None if INTERPRETED else _properties(tensor.device)[0]
+
+
+def multiprocessors(tensor: torch.Tensor) -> int:
+    """How many the tensor's device has; 2 where it has none, so that persistent programs take several turns there."""
+    return _properties(tensor.device)[1] if tensor.is_cuda else 2
 
 
 @functools.cache
-def _arch(device: torch.device) -> str:
-    return "sm_%d%d" % torch.cuda.get_device_capability(device)
+def _properties(device: torch.device) -> tuple[str, int]:
+    found = torch.cuda.get_device_properties(device)
+    return f"sm_{found.major}{found.minor}", found.multi_processor_count
+
+
+def unit(cols: int) -> int:
+    """The largest power of two up to 16 that divides a width: what kernels are told of the alignment of rows."""
+    return min(16, cols & -cols)
 
 
 def on_device(tensor: torch.Tensor):

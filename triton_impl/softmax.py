@@ -1,0 +1,205 @@
+"""Softmax over the last axis: out[r, c] = exp(x[r, c] - m[r]) / l[r].
+
+contract  reference/softmax.py
+mapping   resident: a program owns a tile of whole rows in registers, or one such tile after the other, the next on its
+          way through shared memory; online: a program owns a row, and each lane a state (m, l) of every eighth of it
+traffic   reads and writes rows x cols once, one exponential an element: memory decides. online reads twice, the second
+          time backwards, from L1 as far as the row is still there, and takes two exponentials an element
+limits    any GPU from sm_80; rows of more than 32768 go online; 16-byte accesses where rows begin at such addresses
+"""
+
+import functools
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from reference.contract import CHAIN, Variant, pick
+from reference.softmax import DTYPES, check
+from triton_impl import tensors
+from triton_impl.tensors import describe
+
+VARIANTS = {
+    "softmax": (
+        Variant("online", "a row in steps, read twice; every lane has a state", DTYPES, ("sm_80",), {"spill_bytes": 0}),
+        Variant("resident", "whole rows in registers, read once", DTYPES, ("sm_80",), {"spill_bytes": 0}),
+    )
+}
+
+LOG2E = tl.constexpr(1.4426950408889634)  # exp2 is one instruction, exp is five
+
+
+@dataclass(frozen=True)
+class Resident:
+    """How the resident form is launched.
+
+    block: elements of a tile's row, a power of two. rows: of a tile. warps: of a program. stages: 1 loads straight
+    into registers; n keeps n - 1 tiles in shared memory, or on their way there. programs: on a multiprocessor, each
+    taking one tile after the other; 0 starts one for each tile.
+    """
+
+    block: int
+    rows: int
+    warps: int
+    stages: int = 1
+    programs: int = 0
+
+
+@dataclass(frozen=True)
+class Online:
+    """How the online form is launched.
+
+    states: of a program. vector: elements that a state takes at a time. warps: of a program. programs: on a
+    multiprocessor, each taking one row after the other.
+    """
+
+    states: int
+    vector: int
+    warps: int
+    programs: int
+
+
+@functools.cache
+def resident_configuration(cols: int, itemsize: int) -> Resident | None:
+    """By the width: 32 elements a thread, in a single warp up to 1024. None where a row is too wide."""
+    block = triton.next_power_of_2(cols)
+    if block > 32768:
+        return None
+    if block == 32768 and itemsize == 2:
+        # One such program fills a multiprocessor: while it computes, the next rows have to be on their way.
+        return Resident(block, rows=1, warps=32, stages=3, programs=1)
+    return Resident(block, rows=max(1, 1024 // block), warps=max(1, block // 1024))
+
+
+@functools.cache
+def online_configuration(cols: int, itemsize: int) -> Online:
+    """By the width: 16 elements a thread and step, 32 in rows of 128 KB and more; CHAIN steps at most."""
+    vector = 16 // itemsize
+    states = min(4096 if cols * itemsize >= 1 << 17 else 2048, triton.next_power_of_2(triton.cdiv(cols, vector)))
+    states = max(32, states, triton.next_power_of_2(triton.cdiv(cols, vector * CHAIN)))
+    # The rows of a multiprocessor are to stay in its L1 until they are read again.
+    return Online(
+        states, vector, warps=min(32, states // 32), programs=max(1, min(16, (192 << 10) // (cols * itemsize)))
+    )
+
+
+@triton.jit(do_not_specialize=["rows", "units"])
+def _resident(
+    x_ptr,
+    out_ptr,
+    rows,
+    units,
+    UNIT: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WHOLE: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    cols = units * UNIT  # so that the compiler knows what divides it
+    col = tl.arange(0, BLOCK)[None, :]  # (1, BLOCK)
+    first = tl.program_id(0).to(tl.int64)
+    for tile in tl.range(first, tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
+        # --- load the row
+        row = tile * ROWS + tl.arange(0, ROWS)[:, None]  # (ROWS, 1)
+        # A width that is a block needs no mask of columns.
+        inside = row < rows if WHOLE else (row < rows) & (col < cols)  # (ROWS, BLOCK)
+        x = tl.load(x_ptr + row * cols + col, mask=inside, other=float("-inf")).to(tl.float32)  # (ROWS, BLOCK)
+
+        # --- maximum of the row
+        m = tl.max(x, axis=1, keep_dims=True)  # (ROWS, 1)
+
+        # --- exponentials and their sum
+        e = tl.exp2((x - m) * LOG2E)  # (ROWS, BLOCK)
+        l = tl.sum(e, axis=1, keep_dims=True)  # (ROWS, 1)
+
+        # --- divide and store
+        out = e * tl.div_rn(1.0, l)
+        tl.store(out_ptr + row * cols + col, out.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["rows", "units"])
+def _online(x_ptr, out_ptr, rows, units, UNIT: tl.constexpr, STATES: tl.constexpr, VECTOR: tl.constexpr):
+    cols = units * UNIT
+    steps = tl.cdiv(cols, STATES * VECTOR)
+    state, i = tl.arange(0, STATES)[:, None], tl.arange(0, VECTOR)[None, :]
+    # A thread is to hold a state's elements alone: side by side where they are loaded at once, else far apart.
+    taken = state * VECTOR + i if UNIT % VECTOR == 0 else state + i * STATES  # (STATES, VECTOR)
+    for row in range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0)):
+        m = tl.full((STATES,), float("-inf"), tl.float32)
+        l = tl.zeros((STATES,), tl.float32)
+        for step in tl.range(0, steps, loop_unroll_factor=2):
+            # --- load the row
+            col = step * (STATES * VECTOR) + taken
+            x = tl.load(x_ptr + row * cols + col, mask=col < cols, other=float("-inf")).to(tl.float32)
+
+            # --- maximum of the row
+            higher = tl.maximum(m, tl.max(x, axis=1))  # (STATES,)
+            base = tl.where(higher == float("-inf"), 0.0, higher)  # what has seen nothing yet keeps a sum of 0
+
+            # --- exponentials and their sum
+            e = tl.exp2((x - base[:, None]) * LOG2E)  # (STATES, VECTOR)
+            l = l * tl.exp2((m - base) * LOG2E) + tl.sum(e, axis=1)
+            m = higher
+
+        highest = tl.max(m, axis=0)
+        scale = tl.div_rn(1.0, tl.sum(l * tl.exp2((m - highest) * LOG2E), axis=0))
+        for step in tl.range(0, steps, loop_unroll_factor=2):
+            # --- divide and store
+            col = (steps - 1 - step) * (STATES * VECTOR) + taken
+            x = tl.load(x_ptr + row * cols + col, mask=col < cols).to(tl.float32)
+            out = tl.exp2((x - highest) * LOG2E) * scale
+            tl.store(out_ptr + row * cols + col, out.to(out_ptr.dtype.element_ty), mask=col < cols)
+
+
+def resident(x: torch.Tensor, out: torch.Tensor) -> None:
+    """Launch the resident form, or the online one where rows do not fit."""
+    rows, cols = x.shape
+    c = resident_configuration(cols, x.element_size())
+    if c is None:
+        return online(x, out)
+    unit = tensors.unit(cols)
+    tiles = triton.cdiv(rows, c.rows)
+    _resident[(min(tiles, c.programs * tensors.multiprocessors(x)) if c.programs else tiles,)](
+        x,
+        out,
+        rows,
+        cols // unit,
+        UNIT=unit,
+        ROWS=c.rows,
+        BLOCK=c.block,
+        WHOLE=cols == c.block,
+        STAGES=c.stages,
+        num_warps=c.warps,
+        maxnreg=64 if unit >= 8 else None,  # 32 warps on a multiprocessor; element by element takes more
+    )
+
+
+def online(x: torch.Tensor, out: torch.Tensor) -> None:
+    """Launch the online form."""
+    rows, cols = x.shape
+    c = online_configuration(cols, x.element_size())
+    unit = tensors.unit(cols)
+    _online[(min(rows, c.programs * tensors.multiprocessors(x)),)](
+        x, out, rows, cols // unit, UNIT=unit, STATES=c.states, VECTOR=c.vector, num_warps=c.warps
+    )
+
+
+LAUNCHERS = {"online": online, "resident": resident}
+
+
+def softmax(x: torch.Tensor, *, out: torch.Tensor | None = None, variant: str | None = None) -> torch.Tensor:
+    """``softmax(x, axis=1)``, x (rows, cols), on PyTorch's current stream; returns out, (rows, cols), of x's dtype.
+
+    out: written and returned where given. variant: a name in VARIANTS.
+    Raises TypeError, ValueError and Unsupported as the contract says.
+    """
+    info = describe("x", x)
+    check(info, None if out is None else describe("out", out), platform=tensors.PLATFORM)
+    chosen = pick(VARIANTS["softmax"], variant, info.dtype, tensors.arch(x))
+    if out is None:
+        out = torch.empty_like(x)
+    if x.shape[0]:
+        with tensors.on_device(x):
+            LAUNCHERS[chosen.name](x, out)
+    return out
