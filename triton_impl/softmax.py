@@ -9,7 +9,6 @@ limits    any GPU from sm_80; rows of more than 32768 go online; 16-byte accesse
 """
 
 import functools
-from dataclasses import dataclass
 
 import torch
 import triton
@@ -18,7 +17,7 @@ import triton.language as tl
 from reference.contract import CHAIN, Variant, pick
 from reference.softmax import DTYPES, check
 from triton_impl import tensors
-from triton_impl.tensors import describe
+from triton_impl.tensors import Tiles, describe
 
 VARIANTS = {
     "softmax": (
@@ -30,58 +29,27 @@ VARIANTS = {
 LOG2E = tl.constexpr(1.4426950408889634)  # exp2 is one instruction, exp is five
 
 
-@dataclass(frozen=True)
-class Resident:
-    """How the resident form is launched.
-
-    block: elements of a tile's row, a power of two. rows: of a tile. warps: of a program. stages: 1 loads straight
-    into registers; n keeps n - 1 tiles in shared memory, or on their way there. programs: on a multiprocessor, each
-    taking one tile after the other; 0 starts one for each tile.
-    """
-
-    block: int
-    rows: int
-    warps: int
-    stages: int = 1
-    programs: int = 0
-
-
-@dataclass(frozen=True)
-class Online:
-    """How the online form is launched.
-
-    states: of a program. vector: elements that a state takes at a time. warps: of a program. programs: on a
-    multiprocessor, each taking one row after the other.
-    """
-
-    states: int
-    vector: int
-    warps: int
-    programs: int
-
-
 @functools.cache
-def resident_configuration(cols: int, itemsize: int) -> Resident | None:
+def resident_tiles(cols: int, itemsize: int) -> Tiles | None:
     """By the width: 32 elements a thread, in a single warp up to 1024. None where a row is too wide."""
     block = triton.next_power_of_2(cols)
     if block > 32768:
         return None
     if block == 32768 and itemsize == 2:
         # One such program fills a multiprocessor: while it computes, the next rows have to be on their way.
-        return Resident(block, rows=1, warps=32, stages=3, programs=1)
-    return Resident(block, rows=max(1, 1024 // block), warps=max(1, block // 1024))
+        return Tiles(block, rows=1, warps=32, stages=3, programs=1)
+    return Tiles(block, rows=max(1, 1024 // block), warps=max(1, block // 1024))
 
 
 @functools.cache
-def online_configuration(cols: int, itemsize: int) -> Online:
-    """By the width: 16 elements a thread and step, 32 in rows of 128 KB and more; CHAIN steps at most."""
-    vector = 16 // itemsize
-    states = min(4096 if cols * itemsize >= 1 << 17 else 2048, triton.next_power_of_2(triton.cdiv(cols, vector)))
-    states = max(32, states, triton.next_power_of_2(triton.cdiv(cols, vector * CHAIN)))
-    # The rows of a multiprocessor are to stay in its L1 until they are read again.
-    return Online(
-        states, vector, warps=min(32, states // 32), programs=max(1, min(16, (192 << 10) // (cols * itemsize)))
-    )
+def online_tiles(cols: int, itemsize: int) -> Tiles:
+    """By the width: 32 bytes a thread and step; CHAIN steps at most, as many terms has a state's sum."""
+    # The rows of a multiprocessor are to stay in its L1 until they are read again: so many fit.
+    fit = (192 << 10) // (cols * itemsize)
+    block = min(1024 // itemsize * (16 if fit >= 2 else 32), triton.next_power_of_2(cols))
+    warps = max(1, block * itemsize // 1024)
+    block = max(block, 512 // itemsize, triton.next_power_of_2(triton.cdiv(cols, CHAIN)))
+    return Tiles(block, rows=1, warps=warps, programs=0 if fit >= 2 else 1)
 
 
 @triton.jit(do_not_specialize=["rows", "units"])
@@ -155,33 +123,22 @@ def _online(x_ptr, out_ptr, rows, units, UNIT: tl.constexpr, STATES: tl.constexp
 def resident(x: torch.Tensor, out: torch.Tensor) -> None:
     """Launch the resident form, or the online one where rows do not fit."""
     rows, cols = x.shape
-    c = resident_configuration(cols, x.element_size())
-    if c is None:
+    t = resident_tiles(cols, x.element_size())
+    if t is None:
         return online(x, out)
     unit = tensors.unit(cols)
-    tiles = triton.cdiv(rows, c.rows)
-    _resident[(min(tiles, c.programs * tensors.multiprocessors(x)) if c.programs else tiles,)](
-        x,
-        out,
-        rows,
-        cols // unit,
-        UNIT=unit,
-        ROWS=c.rows,
-        BLOCK=c.block,
-        WHOLE=cols == c.block,
-        STAGES=c.stages,
-        num_warps=c.warps,
-        maxnreg=64 if unit >= 8 else None,  # 32 warps on a multiprocessor; element by element takes more
-    )
+    shape = {"UNIT": unit, "ROWS": t.rows, "BLOCK": t.block, "WHOLE": cols == t.block, "STAGES": t.stages}
+    registers = 64 if unit >= 8 else None  # 32 warps on a multiprocessor; accesses element by element take more
+    _resident[t.grid(rows, x)](x, out, rows, cols // unit, **shape, num_warps=t.warps, maxnreg=registers)
 
 
 def online(x: torch.Tensor, out: torch.Tensor) -> None:
     """Launch the online form."""
     rows, cols = x.shape
-    c = online_configuration(cols, x.element_size())
-    unit = tensors.unit(cols)
-    _online[(min(rows, c.programs * tensors.multiprocessors(x)),)](
-        x, out, rows, cols // unit, UNIT=unit, STATES=c.states, VECTOR=c.vector, num_warps=c.warps
+    t = online_tiles(cols, x.element_size())
+    unit, vector = tensors.unit(cols), 16 // x.element_size()
+    _online[t.grid(rows, x)](
+        x, out, rows, cols // unit, UNIT=unit, STATES=t.block // vector, VECTOR=vector, num_warps=t.warps
     )
 
 

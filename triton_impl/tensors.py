@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -72,3 +73,27 @@ def on_device(tensor: torch.Tensor):
     if INTERPRETED or tensor.get_device() == torch.cuda.current_device():  # entering it anew takes microseconds
         return contextlib.nullcontext()
     return torch.cuda.device(tensor.device)
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """How rows are dealt to programs.
+
+    block: elements of a row that a tile holds, a power of two. rows: of a tile. warps: of a program. stages: 1 loads
+    straight into registers; n keeps n - 1 tiles in shared memory, or on their way there. programs: on a
+    multiprocessor, each taking one tile after the other; 0 starts one for each tile.
+    """
+
+    block: int
+    rows: int
+    warps: int
+    stages: int = 1
+    programs: int = 0
+
+    def grid(self, rows: int, tensor: torch.Tensor) -> tuple[int]:
+        """The programs for so many rows on the tensor's device."""
+        tiles = triton.cdiv(rows, self.rows)
+        if self.programs == 0:
+            return (tiles,)
+        # As few as take no more turns than all would: 128 of 132 take 32 of 4096 rows each.
+        return (triton.cdiv(tiles, triton.cdiv(tiles, self.programs * multiprocessors(tensor))),)
