@@ -350,7 +350,7 @@ def resident_backward(dy, x, weight, rstd, dx, dweight) -> None:
     # No program adds more than CHAIN tiles.
     programs = max(*t.grid(rows, x), triton.cdiv(rows, t.rows * CHAIN))
     parts = torch.empty((programs, cols), dtype=torch.float32, device=x.device)
-    unit, shape = tensors.unit(cols), {"ROWS": t.rows, "BLOCK": t.block, "STAGES": t.stages}
+    unit, shape = tensors.unit(cols), {"ROWS": t.rows, "BLOCK": t.block, "STAGES": t.prefetch(dy, x)}
     shape |= {"PIECES": triton.cdiv(cols, t.block), "WHOLE": cols % t.block == 0}
     _resident_backward[(programs,)](
         dy, x, weight, rstd, dx, parts, rows, cols // unit, UNIT=unit, **shape, num_warps=t.warps

@@ -127,7 +127,7 @@ def resident(x: torch.Tensor, out: torch.Tensor) -> None:
     if t is None:
         return online(x, out)
     unit = tensors.unit(cols)
-    shape = {"UNIT": unit, "ROWS": t.rows, "BLOCK": t.block, "WHOLE": cols == t.block, "STAGES": t.stages}
+    shape = {"UNIT": unit, "ROWS": t.rows, "BLOCK": t.block, "WHOLE": cols == t.block, "STAGES": t.prefetch(x)}
     registers = 64 if unit >= 8 else None  # 32 warps on a multiprocessor; accesses element by element take more
     _resident[t.grid(rows, x)](x, out, rows, cols // unit, **shape, num_warps=t.warps, maxnreg=registers)
 

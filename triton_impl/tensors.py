@@ -57,10 +57,16 @@ def multiprocessors(tensor: torch.Tensor) -> int:
     return _properties(tensor.device)[1] if tensor.is_cuda else 2
 
 
+def shared_bytes(tensor: torch.Tensor) -> int:
+    """How much shared memory a program may have on the tensor's device; an H200's where it has none."""
+    return _properties(tensor.device)[2] if tensor.is_cuda else 227 << 10
+
+
 @functools.cache
-def _properties(device: torch.device) -> tuple[str, int]:
+def _properties(device: torch.device) -> tuple[str, int, int]:
     found = torch.cuda.get_device_properties(device)
-    return f"sm_{found.major}{found.minor}", found.multi_processor_count
+    shared = found.shared_memory_per_block_optin
+    return f"sm_{found.major}{found.minor}", found.multi_processor_count, shared
 
 
 def unit(cols: int) -> int:
@@ -97,3 +103,8 @@ class Tiles:
             return (tiles,)
         # As few as take no more turns than all would: 128 of 132 take 32 of 4096 rows each.
         return (triton.cdiv(tiles, triton.cdiv(tiles, self.programs * multiprocessors(tensor))),)
+
+    def prefetch(self, *arrays: torch.Tensor) -> int:
+        """Stages, or as many as fit into shared memory with tiles of these arrays."""
+        tile = self.block * self.rows * sum(array.element_size() for array in arrays)
+        return min(self.stages, 1 + (shared_bytes(arrays[0]) - 2048) // tile)  # 2048 for the reductions' own use
