@@ -1,0 +1,236 @@
+"""Softmax: out[r, c] = exp(x[r, c] - m[r]) / l[r], m the row's maximum, l the row's sum of those exponentials.
+
+contract  reference/softmax.py; ``out=`` takes a ``jax.Ref``
+mapping   a warp a row up to 2048 columns, a warpgroup a row up to 16384; wider rows are split over the warpgroups of a
+          block, which stays and prefetches its next rows through TMA where they are 4096 columns' multiples up to 32768
+traffic   reads and writes rows x cols elements once; wider rows are read twice, the second time from L2 in part.
+          About 7 operations an element: memory decides
+limits    Hopper; widths that are odd, or not of 16 bytes, are loaded in smaller vectors; widths below one element a
+          thread (32, or 128 with fewer than 4 rows) are padded by the wrapper, in two small kernels more
+"""
+
+import functools
+import math
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pallas_impl import arrays, rows
+from pallas_impl.arrays import describe
+from pallas_impl.rows import Cut, Ring
+from reference.contract import Variant, pick
+from reference.softmax import DTYPES, check
+
+VARIANTS = {
+    "softmax": (
+        Variant("two_reads", "the online form: maximum and sum together, then the row again", DTYPES, ("sm_90a",)),
+        Variant("one_read", "rows up to 16384 columns stay in registers", DTYPES, ("sm_90a",), {"spill_bytes": 0}),
+        Variant("prefetched", "wider ones come through TMA, rows ahead", DTYPES, ("sm_90a",), {"spill_bytes": 0}),
+    )
+}
+
+TEAM_COLS = 2048  # widest row of one warp
+WARPGROUP_COLS = 16384  # widest row of one warpgroup: 128 elements a thread
+RING_COLS = 32768  # widest row of a ring: 64 elements a thread of its 4 warpgroups
+SHARED = 200_000  # bytes of shared memory for a ring
+
+LOG2E = math.log2(math.e)
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a call is carried out.
+
+    kernel: ``registers``, ``ring`` or ``online``. warpgroups: of a block, which share a row. tiles: held at once, in
+    ``online``. stages: rows in flight, in ``ring``. blocks: that stay, in ``ring``.
+    """
+
+    kernel: str
+    cut: Cut
+    warpgroups: int = 1
+    tiles: int = 4
+    stages: int = 1
+    blocks: int = rows.MULTIPROCESSORS
+
+
+def configure(height: int, cols: int, itemsize: int, variant: str, most: int = 4) -> Config:
+    """The configuration for x (height, cols); most: warpgroups a block can have."""
+    if variant != "two_reads":
+        if cols <= TEAM_COLS and height >= rows.TEAM:
+            return Config("registers", rows.cut(max(cols, rows.WARP), itemsize, team=True))
+        if cols <= WARPGROUP_COLS:
+            return Config("registers", rows.cut(max(cols, rows.WARPGROUP), itemsize))
+    cut = rows.cut(max(cols, rows.WARPGROUP), itemsize)
+    if variant == "prefetched" and cols <= RING_COLS and cols % (most * cut.width) == 0:
+        return Config("ring", cut, most, stages=min(3, SHARED // (cols * itemsize)))
+    tiles = min(4, cols // cut.width or 1)
+    # More chunks than warpgroups: the last one overlaps the one before, which has to be the same warpgroup's.
+    chunks = pl.cdiv(cols, tiles * cut.width)
+    return Config("online", cut, min(most, max(1, chunks - 1)), tiles)
+
+
+def _exp(x):
+    return jnp.exp2(x * LOG2E)
+
+
+def _finite(m):
+    """m with 0 for -inf, to subtract."""
+    return jnp.where(m == -jnp.inf, 0.0, m)
+
+
+def _scaled(x: list, cut: Cut, again: int, reduce):
+    """exp(x - m) of a row's tiles, and 1 / l."""
+    # --- maximum of the row
+    m = reduce(0, functools.reduce(jnp.maximum, x), jnp.max, jnp.maximum)
+
+    # --- exponentials and their sum
+    e = [_exp(tile - m) for tile in x]
+    terms = [*e[:-1], rows.once(e[-1], again, cut, 0.0)] if again else e
+    return e, 1 / reduce(1, functools.reduce(jnp.add, terms), jnp.sum, jnp.add)
+
+
+def _registers(x_ref, out_ref, *, first: int, height: int, config: Config):
+    """Rows that a warp or a warpgroup holds: read once."""
+    cut = config.cut
+    reduce = rows.reduction(1, cut)
+
+    def take(row):
+        # --- load the row
+        x = [rows.load(x_ref, first + row, start, cut) for start in cut.starts]  # (width,) or (TEAM, width) each
+
+        e, scale = _scaled(x, cut, cut.again, reduce)
+
+        # --- divide and store
+        for start, tile in zip(cut.starts, e):
+            rows.at(out_ref, first + row, start, cut)[...] = (tile * scale).astype(out_ref.dtype)
+
+    rows.each_row(height, cut, take)
+
+
+def _ring(x_ref, out_ref, slots, filled, *scratch, first: int, height: int, config: Config):
+    """Rows that the warpgroups of a block hold together, while the next ones are on their way."""
+    cut, warpgroups, blocks = config.cut, config.warpgroups, min(config.blocks, height)
+    me, block = lax.axis_index("warpgroup"), lax.axis_index("block")
+    ring = Ring(x_ref, slots, filled, cut)
+    reduce = rows.reduction(warpgroups, cut, scratch)
+    count = pl.cdiv(height - block, blocks)
+    row = lambda turn: first + block + turn * blocks
+    for turn in range(config.stages):
+        pl.when(turn < count)(lambda: ring.fetch(turn, row(turn)))
+
+    @pl.loop(0, count)
+    def _(turn):
+        # --- load the row
+        x = ring.load(turn)  # (width,) each
+        plgpu.commit_smem()  # all threads have read before the copy writes
+        pl.when(turn + config.stages < count)(lambda: ring.fetch(turn + config.stages, row(turn + config.stages)))
+
+        e, scale = _scaled(x, cut, 0, reduce)
+
+        # --- divide and store
+        for i, tile in enumerate(e, me * len(e)):
+            rows.at(out_ref, row(turn), i * cut.width, cut)[...] = (tile * scale).astype(out_ref.dtype)
+
+
+def _online(x_ref, out_ref, *scratch, first: int, height: int, config: Config):
+    """Rows of any width, in chunks of a few tiles: each is read for maximum and sum, and then again."""
+    cut, warpgroups = config.cut, config.warpgroups
+    me, row = lax.axis_index("warpgroup"), first + lax.axis_index("tile")
+    reduce = rows.reduction(warpgroups, cut, scratch)
+    chunk = config.tiles * cut.width
+    chunks = pl.cdiv(cut.cols, chunk)
+    own = me * chunks // warpgroups, (me + 1) * chunks // warpgroups
+    starts = lambda i: [jnp.minimum(i * chunk, cut.cols - chunk) + t * cut.width for t in range(config.tiles)]
+
+    def collect(i, state):
+        m, l = state  # (width,) each: a thread's elements apart from its neighbours'
+        # --- load the row
+        x = [rows.load(x_ref, row, start, cut) for start in starts(i)]  # (width,) each
+        if cut.cols % chunk:
+            x = [rows.once(tile, i * chunk - start, cut, -jnp.inf) for tile, start in zip(x, starts(i))]
+
+        # --- maximum of the row
+        top = functools.reduce(jnp.maximum, x, m)
+
+        # --- exponentials and their sum
+        e = [_exp(tile - _finite(top)) for tile in x]
+        return top, functools.reduce(jnp.add, e) + l * _exp(m - _finite(top))
+
+    empty = [plgpu.layout_cast(jnp.full(cut.shape, value, jnp.float32), cut.layout) for value in (-jnp.inf, 0.0)]
+    m, l = lax.fori_loop(*own, collect, tuple(empty))
+    top = reduce(0, m, jnp.max, jnp.maximum)
+    scale = 1 / reduce(1, l * _exp(m - _finite(top)), jnp.sum, jnp.add)
+
+    @pl.loop(*own)
+    def _(i):
+        # --- divide and store
+        for start in starts(i):
+            e = _exp(rows.load(x_ref, row, start, cut) - top)
+            rows.at(out_ref, row, start, cut)[...] = (e * scale).astype(out_ref.dtype)
+
+
+def _launch(x, out, config: Config, interpret):
+    cut, warpgroups = config.cut, config.warpgroups
+    kernel = {"registers": _registers, "ring": _ring, "online": _online}[config.kernel]
+    scratch = rows.shared(warpgroups, cut)
+    if config.kernel == "ring":
+        scratch = Ring.scratch(config.stages, warpgroups, cut, x.dtype) + scratch
+        source = x.reshape(x.shape[0], -1, rows.LINE)
+    else:
+        source = x
+    for first, height in rows.parts(*x.shape):
+        blocks = min(config.blocks, height) if config.kernel == "ring" else height // (rows.TEAM if cut.team else 1)
+        plgpu.kernel(
+            functools.partial(kernel, first=first, height=height, config=config),
+            scratch_types=scratch,
+            grid=(blocks,),
+            grid_names=("block" if config.kernel == "ring" else "tile",),
+            num_threads=warpgroups,
+            thread_name="warpgroup",
+            kernel_name="softmax",
+            # Nothing is read where it is written, but in the scratch of several warpgroups.
+            compiler_params=plgpu.CompilerParams(unsafe_no_auto_barriers=warpgroups == 1),
+            interpret=interpret,
+        )(source, out)
+
+
+@functools.partial(jax.jit, static_argnames=("config", "interpret"))
+def _new(x, config: Config, interpret):
+    cols = x.shape[1]
+    if cols < config.cut.cols:
+        padded = jnp.pad(x, ((0, 0), (0, config.cut.cols - cols)), constant_values=-jnp.inf)
+        return _new(padded, config, interpret)[:, :cols]
+    out = jax.empty_ref(jax.ShapeDtypeStruct(x.shape, x.dtype))
+    if x.shape[0]:
+        _launch(x, out, config, interpret)
+    return jax.freeze(out)
+
+
+@functools.partial(jax.jit, static_argnames=("config", "interpret"))
+def _into(x, out, config: Config, interpret):
+    if x.shape[1] < config.cut.cols:
+        out[...] = _new(x, config, interpret)
+    elif x.shape[0]:
+        _launch(x, out, config, interpret)
+
+
+def softmax(x: jax.Array, *, out: jax.Ref | None = None, variant: str | None = None, interpret=None):
+    """Softmax of x (rows, cols) over its columns; returns (rows, cols) of the same dtype.
+
+    out: a ``jax.Ref``, written and returned where given. variant: a name in VARIANTS. interpret: a
+    ``plgpu.InterpretGPUParams`` runs the kernel on a CPU.
+    Raises TypeError, ValueError and Unsupported as the contract says.
+    """
+    info = describe("x", x)
+    target = None if out is None else describe("out", out, ref=True)
+    check(info, target, platform="cpu" if interpret else "cuda")
+    chosen = pick(VARIANTS["softmax"], variant, info.dtype, arrays.arch(x, interpret))
+    config = configure(*x.shape, x.dtype.itemsize, chosen.name, rows.most_warpgroups(interpret))
+    if out is None:
+        return _new(x, config, interpret)
+    _into(x, out, config, interpret)
+    return out
