@@ -20,6 +20,10 @@ PART = 1 << 30  # elements a launch: Mosaic computes with int32 indices, and a l
 MULTIPROCESSORS = 132  # of an H100 or H200 (SXM), for kernels whose blocks stay
 LINE = 256  # elements: the longest axis of a TMA copy
 
+# By default two barriers surround every store. Here nothing is read where it is written, but in shared memory, where
+# the kernels have barriers of their own.
+PARAMETERS = plgpu.CompilerParams(unsafe_no_auto_barriers=True)
+
 
 class Cut(NamedTuple):
     """A row of cols elements in tiles of width, loaded vector elements at a time; team: TEAM rows, one a warp."""
@@ -130,6 +134,7 @@ def reduction(warpgroups: int, cut: Cut, scratch=()):
         tiles, warps, barrier = scratch
         me = lax.axis_index("warpgroup")
         tiles.at[me][...] = tile.reshape(tiles.shape[1:])
+        plgpu.commit_smem()  # this warpgroup's barrier
         layout = warp_a_row(min(4, cut.width // WARPGROUP))
         by_warp = plgpu.load(tiles.at[me], layout=layout, optimized=False)  # (TEAM, width / TEAM)
         warps.at[turn, me][...] = over(by_warp, axis=-1)  # (TEAM,)
@@ -141,9 +146,9 @@ def reduction(warpgroups: int, cut: Cut, scratch=()):
 
 
 class Ring(NamedTuple):
-    """Rows on their way from memory: the next ``stages`` of a block's rows, through TMA.
+    """Rows on their way from memory: the next few of a block's rows, through TMA, each warpgroup fetching its part.
 
-    source: (rows, cols / LINE, LINE). slots: shared memory of :meth:`scratch`. Each warpgroup fetches its own part.
+    source: (rows, cols / LINE, LINE). slots, filled: :meth:`scratch`.
     """
 
     source: object

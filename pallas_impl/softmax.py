@@ -93,32 +93,32 @@ def _scaled(x: list, cut: Cut, again: int, reduce):
     return e, 1 / reduce(1, functools.reduce(jnp.add, terms), jnp.sum, jnp.add)
 
 
-def _registers(x_ref, out_ref, *, first: int, height: int, config: Config):
+def _registers(x_ref, out_ref, *, height: int, config: Config):
     """Rows that a warp or a warpgroup holds: read once."""
     cut = config.cut
     reduce = rows.reduction(1, cut)
 
     def take(row):
         # --- load the row
-        x = [rows.load(x_ref, first + row, start, cut) for start in cut.starts]  # (width,) or (TEAM, width) each
+        x = [rows.load(x_ref, row, start, cut) for start in cut.starts]  # (width,) or (TEAM, width) each
 
         e, scale = _scaled(x, cut, cut.again, reduce)
 
         # --- divide and store
         for start, tile in zip(cut.starts, e):
-            rows.at(out_ref, first + row, start, cut)[...] = (tile * scale).astype(out_ref.dtype)
+            rows.at(out_ref, row, start, cut)[...] = (tile * scale).astype(out_ref.dtype)
 
     rows.each_row(height, cut, take)
 
 
-def _ring(x_ref, out_ref, slots, filled, *scratch, first: int, height: int, config: Config):
+def _ring(x_ref, out_ref, slots, filled, *scratch, height: int, config: Config):
     """Rows that the warpgroups of a block hold together, while the next ones are on their way."""
     cut, warpgroups, blocks = config.cut, config.warpgroups, min(config.blocks, height)
     me, block = lax.axis_index("warpgroup"), lax.axis_index("block")
     ring = Ring(x_ref, slots, filled, cut)
     reduce = rows.reduction(warpgroups, cut, scratch)
     count = pl.cdiv(height - block, blocks)
-    row = lambda turn: first + block + turn * blocks
+    row = lambda turn: block + turn * blocks
     for turn in range(config.stages):
         pl.when(turn < count)(lambda: ring.fetch(turn, row(turn)))
 
@@ -132,14 +132,15 @@ def _ring(x_ref, out_ref, slots, filled, *scratch, first: int, height: int, conf
         e, scale = _scaled(x, cut, 0, reduce)
 
         # --- divide and store
-        for i, tile in enumerate(e, me * len(e)):
-            rows.at(out_ref, row(turn), i * cut.width, cut)[...] = (tile * scale).astype(out_ref.dtype)
+        for i, tile in enumerate(e):
+            start = (me * len(e) + i) * cut.width
+            rows.at(out_ref, row(turn), start, cut)[...] = (tile * scale).astype(out_ref.dtype)
 
 
-def _online(x_ref, out_ref, *scratch, first: int, height: int, config: Config):
+def _online(x_ref, out_ref, *scratch, height: int, config: Config):
     """Rows of any width, in chunks of a few tiles: each is read for maximum and sum, and then again."""
     cut, warpgroups = config.cut, config.warpgroups
-    me, row = lax.axis_index("warpgroup"), first + lax.axis_index("tile")
+    me, row = lax.axis_index("warpgroup"), lax.axis_index("tile")
     reduce = rows.reduction(warpgroups, cut, scratch)
     chunk = config.tiles * cut.width
     chunks = pl.cdiv(cut.cols, chunk)
@@ -176,6 +177,11 @@ def _online(x_ref, out_ref, *scratch, first: int, height: int, config: Config):
 def _launch(x, out, config: Config, interpret):
     cut, warpgroups = config.cut, config.warpgroups
     kernel = {"registers": _registers, "ring": _ring, "online": _online}[config.kernel]
+
+    def part(x_ref, out_ref, *scratch, first, height):
+        """The kernel on height rows from first on."""
+        kernel(x_ref.at[pl.ds(first, height)], out_ref.at[pl.ds(first, height)], *scratch, height=height, config=config)
+
     scratch = rows.shared(warpgroups, cut)
     if config.kernel == "ring":
         scratch = Ring.scratch(config.stages, warpgroups, cut, x.dtype) + scratch
@@ -185,15 +191,14 @@ def _launch(x, out, config: Config, interpret):
     for first, height in rows.parts(*x.shape):
         blocks = min(config.blocks, height) if config.kernel == "ring" else height // (rows.TEAM if cut.team else 1)
         plgpu.kernel(
-            functools.partial(kernel, first=first, height=height, config=config),
+            functools.partial(part, first=first, height=height),
             scratch_types=scratch,
             grid=(blocks,),
             grid_names=("block" if config.kernel == "ring" else "tile",),
             num_threads=warpgroups,
             thread_name="warpgroup",
             kernel_name="softmax",
-            # Nothing is read where it is written, but in the scratch of several warpgroups.
-            compiler_params=plgpu.CompilerParams(unsafe_no_auto_barriers=warpgroups == 1),
+            compiler_params=rows.PARAMETERS,
             interpret=interpret,
         )(source, out)
 
