@@ -79,6 +79,18 @@ def load(ref, row, start, cut: Cut):
     return plgpu.load(at(ref, row, start, cut), layout=cut.layout, optimized=not cut.team).astype(jnp.float32)
 
 
+def load_weight(ref, start, cut: Cut):
+    """ref (cols,) from start on, as wide as a tile, as float32."""
+    layout = cut.layout.reduce(0) if cut.team else cut.layout
+    tile = plgpu.load(ref.at[pl.ds(start, cut.width)], layout=layout, optimized=not cut.team).astype(jnp.float32)
+    return lax.broadcast_in_dim(tile, cut.shape, (1,)) if cut.team else tile
+
+
+def full(value, cut: Cut):
+    """A tile of one value, to begin a loop with."""
+    return plgpu.layout_cast(jnp.full(cut.shape, value, jnp.float32), cut.layout)
+
+
 def along(value, cut: Cut):
     """A number a row, as wide as a tile."""
     return lax.broadcast_in_dim(value, cut.shape, (0,)) if cut.team else value
@@ -102,6 +114,16 @@ def each_row(rows: int, cut: Cut, take) -> None:
         @pl.loop(0, jnp.where(index == rows // TEAM - 1, 2, 1))
         def _(turn):
             take(jnp.where(turn == 0, index * TEAM, rows - TEAM))
+
+
+def chunks(cut: Cut, warpgroups: int, tiles: int, me):
+    """A row in chunks of so many tiles: elements in one, the range of those that warpgroup ``me`` owns, and a function
+    that gives the starts of a chunk's tiles. The last chunk begins early where the row is no multiple of one.
+    """
+    chunk = tiles * cut.width
+    count = pl.cdiv(cut.cols, chunk)
+    own = me * count // warpgroups, (me + 1) * count // warpgroups
+    return chunk, own, lambda i: [jnp.minimum(i * chunk, cut.cols - chunk) + t * cut.width for t in range(tiles)]
 
 
 def parts(rows: int, cols: int) -> list[tuple[int, int]]:

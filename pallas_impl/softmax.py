@@ -142,10 +142,7 @@ def _online(x_ref, out_ref, *scratch, height: int, config: Config):
     cut, warpgroups = config.cut, config.warpgroups
     me, row = lax.axis_index("warpgroup"), lax.axis_index("tile")
     reduce = rows.reduction(warpgroups, cut, scratch)
-    chunk = config.tiles * cut.width
-    chunks = pl.cdiv(cut.cols, chunk)
-    own = me * chunks // warpgroups, (me + 1) * chunks // warpgroups
-    starts = lambda i: [jnp.minimum(i * chunk, cut.cols - chunk) + t * cut.width for t in range(config.tiles)]
+    chunk, own, starts = rows.chunks(cut, warpgroups, config.tiles, me)
 
     def collect(i, state):
         m, l = state  # (width,) each: a thread's elements apart from its neighbours'
@@ -161,8 +158,7 @@ def _online(x_ref, out_ref, *scratch, height: int, config: Config):
         e = [_exp(tile - _finite(top)) for tile in x]
         return top, functools.reduce(jnp.add, e) + l * _exp(m - _finite(top))
 
-    empty = [plgpu.layout_cast(jnp.full(cut.shape, value, jnp.float32), cut.layout) for value in (-jnp.inf, 0.0)]
-    m, l = lax.fori_loop(*own, collect, tuple(empty))
+    m, l = lax.fori_loop(*own, collect, (rows.full(-jnp.inf, cut), rows.full(0.0, cut)))
     top = reduce(0, m, jnp.max, jnp.maximum)
     scale = 1 / reduce(1, l * _exp(m - _finite(top)), jnp.sum, jnp.add)
 

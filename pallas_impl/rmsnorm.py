@@ -1,0 +1,314 @@
+"""RMSNorm and its gradients: y = x rstd w, rstd[r] = 1 / sqrt(mean over c of x[r, c]^2 + eps).
+
+contract  reference/rmsnorm.py; ``out=`` takes a tuple of ``jax.Ref``
+mapping   forward: a warp a row up to 2048 columns, a warpgroup a row up to 16384; wider rows are split over the
+          warpgroups of a block, which stays and prefetches its next rows through TMA where they are 4096 columns'
+          multiples up to 32768
+traffic   forward: reads and writes rows x cols elements once, with a residual two of them; wider rows are read twice.
+          About 4 operations an element: memory decides
+limits    Hopper; widths that are odd, or not of 16 bytes, are loaded in smaller vectors; widths below one element a
+          thread (32, or 128 with fewer than 4 rows) are padded by the wrapper, in small kernels more
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pallas_impl import arrays, rows
+from pallas_impl.arrays import describe
+from pallas_impl.rows import Cut, Ring
+from reference.contract import Variant, pick
+from reference.rmsnorm import DTYPES, check, check_backward, outputs
+
+VARIANTS = {
+    "rmsnorm": (
+        Variant("two_reads", "a row in chunks: their squares, then the row again", DTYPES, ("sm_90a",)),
+        Variant("one_read", "rows up to 16384 columns stay in registers", DTYPES, ("sm_90a",), {"spill_bytes": 0}),
+        Variant("prefetched", "wider ones come through TMA, rows ahead", DTYPES, ("sm_90a",), {"spill_bytes": 0}),
+    ),
+}
+
+TEAM_COLS = 2048  # widest row of one warp
+WARPGROUP_COLS = 16384  # widest row of one warpgroup: 128 elements a thread
+RING_COLS = 32768  # widest row of a ring: 64 elements a thread of its 4 warpgroups
+SHARED = 200_000  # bytes of shared memory for a ring
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a call is carried out.
+
+    kernel: ``registers``, ``ring`` or ``chunks``. warpgroups: of a block, which share a row. tiles: held at once, in
+    ``chunks``. stages: rows in flight, in ``ring``. blocks: that stay, in ``ring``.
+    """
+
+    kernel: str
+    cut: Cut
+    warpgroups: int = 1
+    tiles: int = 4
+    stages: int = 1
+    blocks: int = rows.MULTIPROCESSORS
+
+
+def configure(height: int, cols: int, itemsize: int, sources: int, variant: str, most: int = 4) -> Config:
+    """The configuration for x (height, cols); sources: 2 with a residual. most: warpgroups a block can have."""
+    if variant != "two_reads":
+        if cols <= TEAM_COLS and height >= rows.TEAM:
+            return Config("registers", rows.cut(max(cols, rows.WARP), itemsize, team=True))
+        if cols <= WARPGROUP_COLS:
+            return Config("registers", rows.cut(max(cols, rows.WARPGROUP), itemsize))
+    cut = rows.cut(max(cols, rows.WARPGROUP), itemsize)
+    stages = min(3, SHARED // (cols * itemsize * sources))
+    if variant == "prefetched" and cols <= RING_COLS and cols % (most * cut.width) == 0 and stages:
+        return Config("ring", cut, most, stages=stages)
+    tiles = min(4, cols // cut.width or 1)
+    # More chunks than warpgroups: the last one overlaps the one before, which has to be the same warpgroup's.
+    chunks = pl.cdiv(cols, tiles * cut.width)
+    return Config("chunks", cut, min(most, max(1, chunks - 1)), tiles)
+
+
+class Refs(NamedTuple):
+    """The arrays of a call, (rows, cols), weight (cols,) and rstd (rows,); None for those that it does not have."""
+
+    x: object
+    residual: object
+    weight: object
+    y: object
+    sum: object
+    rstd: object
+
+    def part(self, first: int, height: int) -> "Refs":
+        """Of these rows alone."""
+        cut = {name: ref.at[pl.ds(first, height)] for name, ref in self._asdict().items() if ref is not None}
+        return self._replace(**cut | {"weight": self.weight})
+
+
+def _rounded(refs: Refs, tiles: list, residuals: list) -> list:
+    """The tiles that are normed: those of x, or of the sum as it is rounded."""
+    if refs.residual is None:
+        return tiles
+    # --- add the residual, round once
+    return [(x + other).astype(refs.sum.dtype).astype(jnp.float32) for x, other in zip(tiles, residuals)]
+
+
+def _squares(x: list):
+    """The tiles' squares, added up tile by tile."""
+    return functools.reduce(jnp.add, [tile * tile for tile in x])
+
+
+def _rstd(squares, turn, cols: int, eps: float, reduce):
+    """rstd of each row, from what :func:`_squares` gave every thread of it."""
+    return lax.rsqrt(reduce(turn, squares, jnp.sum, jnp.add) / cols + np.float32(eps))
+
+
+def _store(refs: Refs, row, start, tile, rstd, cut: Cut) -> None:
+    # --- scale and store
+    w = rows.load_weight(refs.weight, start, cut)  # (width,) or (TEAM, width)
+    rows.at(refs.y, row, start, cut)[...] = (tile * rstd * w).astype(refs.y.dtype)
+    if refs.sum is not None:
+        rows.at(refs.sum, row, start, cut)[...] = tile.astype(refs.sum.dtype)
+
+
+def _registers(refs: Refs, *, height: int, cols: int, eps: float, config: Config):
+    """Rows that a warp or a warpgroup holds: read once."""
+    cut = config.cut
+
+    def take(row):
+        # --- load the row
+        load = lambda ref: [rows.load(ref, row, start, cut) for start in cut.starts]  # (width,) or (TEAM, width) each
+        x = _rounded(refs, load(refs.x), refs.residual and load(refs.residual))
+
+        # --- mean of the squares
+        once = [*x[:-1], rows.once(x[-1], cut.again, cut, 0.0)] if cut.again else x
+        rstd = _rstd(_squares(once), 0, cols, eps, lambda turn, tile, over, two: over(tile, axis=-1))  # () or (TEAM,)
+        if refs.rstd is not None:
+            refs.rstd.at[pl.ds(row, rows.TEAM) if cut.team else row][...] = rstd
+
+        for start, tile in zip(cut.starts, x):
+            _store(refs, row, start, tile, rows.along(rstd, cut), cut)
+
+    rows.each_row(height, cut, take)
+
+
+def _ring(refs: Refs, *scratch, height: int, cols: int, eps: float, config: Config):
+    """Rows that the warpgroups of a block hold together, while the next ones are on their way."""
+    cut, warpgroups, blocks = config.cut, config.warpgroups, min(config.blocks, height)
+    me, block = lax.axis_index("warpgroup"), lax.axis_index("block")
+    sources = [ref for ref in (refs.x, refs.residual) if ref is not None]
+    rings = [Ring(source, *scratch[2 * i : 2 * i + 2], cut) for i, source in enumerate(sources)]
+    reduce = rows.reduction(warpgroups, cut, scratch[2 * len(rings) :])
+    count = pl.cdiv(height - block, blocks)
+
+    def fetch(turn):
+        for ring in rings:
+            ring.fetch(turn, block + turn * blocks)
+
+    for turn in range(config.stages):
+        pl.when(turn < count)(lambda: fetch(turn))
+
+    @pl.loop(0, count)
+    def _(turn):
+        # --- load the row
+        row = block + turn * blocks
+        x, *residuals = [ring.load(turn) for ring in rings]  # (width,) each
+        plgpu.commit_smem()  # all threads have read before the copy writes
+        pl.when(turn + config.stages < count)(lambda: fetch(turn + config.stages))
+        x = _rounded(refs, x, *residuals or [None])
+
+        # --- mean of the squares
+        rstd = _rstd(_squares(x), lax.rem(turn, 2), cols, eps, reduce)
+        if refs.rstd is not None:
+            pl.when(me == 0)(lambda: refs.rstd.at[row].set(rstd))
+
+        for i, tile in enumerate(x):
+            _store(refs, row, (me * len(x) + i) * cut.width, tile, rstd, cut)
+
+
+def _chunks(refs: Refs, *scratch, height: int, cols: int, eps: float, config: Config):
+    """Rows of any width, in chunks of a few tiles: each is read for its squares, and then again."""
+    cut, warpgroups = config.cut, config.warpgroups
+    me, row = lax.axis_index("warpgroup"), lax.axis_index("tile")
+    reduce = rows.reduction(warpgroups, cut, scratch)
+    chunk, own, starts = rows.chunks(cut, warpgroups, config.tiles, me)
+
+    def load(i):
+        # --- load the row
+        x, *residuals = [
+            [rows.load(ref, row, start, cut) for start in starts(i)]  # (width,) each
+            for ref in (refs.x, refs.residual)
+            if ref is not None
+        ]
+        return _rounded(refs, x, *residuals or [None])
+
+    def collect(i, squares):
+        # --- mean of the squares
+        x = load(i)
+        if cut.cols % chunk:
+            x = [rows.once(tile, i * chunk - start, cut, 0.0) for tile, start in zip(x, starts(i))]
+        return squares + _squares(x)
+
+    squares = lax.fori_loop(*own, collect, rows.full(0.0, cut))
+    rstd = _rstd(squares, 0, cols, eps, reduce)
+    if refs.rstd is not None:
+        pl.when(me == 0)(lambda: refs.rstd.at[row].set(rstd))
+
+    @pl.loop(*own)
+    def _(i):
+        for start, tile in zip(starts(i), load(i)):
+            _store(refs, row, start, tile, rstd, cut)
+
+
+def _launch(refs: Refs, cols: int, eps: float, config: Config, interpret) -> None:
+    """refs: arrays for x, weight and residual, of the width that config cuts; cols: without padding."""
+    cut, warpgroups = config.cut, config.warpgroups
+    kernel = {"registers": _registers, "ring": _ring, "chunks": _chunks}[config.kernel]
+    dtype, height = refs.x.dtype, refs.x.shape[0]
+    scratch = rows.shared(warpgroups, cut)
+    if config.kernel == "ring":
+        lines = lambda array: None if array is None else array.reshape(height, -1, rows.LINE)
+        scratch = Ring.scratch(config.stages, warpgroups, cut, dtype) * (1 + (refs.residual is not None)) + scratch
+        refs = refs._replace(x=lines(refs.x), residual=lines(refs.residual))
+    there = [name for name, ref in refs._asdict().items() if ref is not None]
+
+    def part(*args, first, height):
+        """The kernel on height rows from first on."""
+        part = Refs(**dict.fromkeys(Refs._fields) | dict(zip(there, args))).part(first, height)
+        kernel(part, *args[len(there) :], height=height, cols=cols, eps=eps, config=config)
+
+    for first, count in rows.parts(height, cut.cols):
+        blocks = min(config.blocks, count) if config.kernel == "ring" else count // (rows.TEAM if cut.team else 1)
+        plgpu.kernel(
+            functools.partial(part, first=first, height=count),
+            scratch_types=scratch,
+            grid=(blocks,),
+            grid_names=("block" if config.kernel == "ring" else "tile",),
+            num_threads=warpgroups,
+            thread_name="warpgroup",
+            kernel_name="rmsnorm",
+            compiler_params=rows.PARAMETERS,
+            interpret=interpret,
+        )(*(ref for ref in refs if ref is not None))
+
+
+def _run(x, weight, residual, eps: float, outs: dict, config: Config, interpret) -> None:
+    """Write outs, ``jax.Ref`` by name."""
+    missing = config.cut.cols - x.shape[1]
+    if missing:
+        # Narrower than a tile: zeros beside it, whose squares add nothing.
+        wide = lambda array: None if array is None else jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, missing)])
+        padded = {name: jax.empty_ref(_like(ref, missing)) for name, ref in outs.items()}
+        _launch(_refs(wide(x), wide(residual), wide(weight), padded), x.shape[1], eps, config, interpret)
+        for name, ref in padded.items():
+            value = jax.freeze(ref)
+            outs[name][...] = value[:, : x.shape[1]] if value.ndim == 2 else value
+    elif x.shape[0]:
+        _launch(_refs(x, residual, weight, outs), x.shape[1], eps, config, interpret)
+
+
+def _refs(x, residual, weight, outs) -> Refs:
+    return Refs(x, residual, weight, *(outs.get(name) for name in ("y", "sum", "rstd")))
+
+
+def _like(ref, missing: int):
+    shape = (*ref.shape[:-1], ref.shape[-1] + missing) if len(ref.shape) == 2 else ref.shape
+    return jax.ShapeDtypeStruct(shape, ref.dtype)
+
+
+@functools.partial(jax.jit, static_argnames=("eps", "wanted", "config", "interpret"))
+def _new(x, weight, residual, eps, wanted, config: Config, interpret):
+    outs = {name: jax.empty_ref(jax.ShapeDtypeStruct(shape, np.dtype(dtype))) for name, shape, dtype in wanted}
+    _run(x, weight, residual, eps, outs, config, interpret)
+    return tuple(map(jax.freeze, outs.values()))
+
+
+@functools.partial(jax.jit, static_argnames=("eps", "names", "config", "interpret"))
+def _into(x, weight, residual, eps, outs, names, config: Config, interpret):
+    _run(x, weight, residual, eps, dict(zip(names, outs)), config, interpret)
+
+
+def _named(names, refs):
+    """Pairs of a name and a ref; what is too many is called out, and left for the check to refuse."""
+    return zip([*names, *["out"] * max(0, len(refs) - len(names))], refs)
+
+
+def rmsnorm(
+    x: jax.Array,
+    weight: jax.Array,
+    eps: float,
+    residual: jax.Array | None = None,
+    return_rstd: bool = False,
+    *,
+    out=None,
+    variant: str | None = None,
+    interpret=None,
+):
+    """RMSNorm of x (rows, cols), or of x + residual, times weight (cols,): y (rows, cols)[, sum (rows, cols)][, rstd
+    (rows,)], a tuple where there are several.
+
+    out: a ``jax.Ref``, or a tuple of them in that order, written and returned where given. variant: a name in
+    VARIANTS. interpret: a ``plgpu.InterpretGPUParams`` runs the kernel on a CPU.
+    Raises TypeError, ValueError and Unsupported as the contract says.
+    """
+    info, other = describe("x", x), describe("weight", weight)
+    added = None if residual is None else describe("residual", residual)
+    wanted = outputs(info, added, return_rstd)
+    refs = out if out is None or isinstance(out, (tuple, list)) else (out,)
+    targets = refs if refs is None else [describe(name, ref, ref=True) for name, ref in _named(wanted, refs)]
+    check(info, other, eps, added, return_rstd, targets, platform="cpu" if interpret else "cuda")
+    chosen = pick(VARIANTS["rmsnorm"], variant, info.dtype, arrays.arch(x, interpret))
+    sources = 1 if residual is None else 2
+    most = rows.most_warpgroups(interpret)
+    config = configure(*x.shape, x.dtype.itemsize, sources, chosen.name, most)
+    if refs is None:
+        specs = tuple((name, shape, dtype) for name, (shape, dtype) in wanted.items())
+        results = _new(x, weight, residual, float(eps), specs, config, interpret)
+        return results if len(results) > 1 else results[0]
+    _into(x, weight, residual, float(eps), tuple(refs), tuple(wanted), config, interpret)
+    return out
