@@ -1,0 +1,75 @@
+"""The Pallas row kernels' wide forms, which the small cases do not reach, at sizes that an interpreter manages."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from crosscheck import backends
+from reference import rmsnorm as rmsnorm_contract
+from reference import softmax as softmax_contract
+
+
+@pytest.fixture
+def pallas(pytestconfig):
+    """A function that gives an operator, race detector on, and its module."""
+    backend = backends.find("pallas")
+    if reason := backend.unavailable(pytestconfig.tier):
+        pytest.skip(reason)
+    return lambda operator: (backend.function(operator, None, pytestconfig.tier), backend.module(operator))
+
+
+def within(out, expected):
+    error = np.abs(np.asarray(out, np.float64) - expected.value)
+    half_ulp = np.spacing(np.abs(expected.value).astype(out.dtype)).astype(np.float64) / 2
+    return np.all(error <= half_ulp + expected.bound)
+
+
+def override(monkeypatch, module, **fields):
+    """configure, with some fields of its result replaced; returns the configurations that were asked for."""
+    real, seen = module.configure, []
+
+    def configure(*arguments):
+        seen.append(dataclasses.replace(real(*arguments), **fields))
+        return seen[-1]
+
+    monkeypatch.setattr(module, "configure", configure)
+    return seen
+
+
+# Two warpgroups a block: rows that end within a chunk and with one, and rings that go round.
+WIDE = (((2, 20483), {}, None), ((2, 24576), {}, None), ((4, 18432), {"blocks": 1, "stages": 2}, "ring"))
+
+
+@pytest.mark.parametrize("shape, fields, kernel", WIDE)
+def test_softmax(shape, fields, kernel, pallas, monkeypatch):
+    function, module = pallas("softmax")
+    seen = override(monkeypatch, module, **fields)
+    x = np.random.default_rng(0).normal(size=shape).astype("f4")
+    x[0, 5] = -np.inf
+    variant = None if kernel else "two_reads"
+    assert within(np.asarray(function(x_of(x), variant=variant)), softmax_contract.expect(x)["out"])
+    assert seen[0].kernel == (kernel or "online") and seen[0].warpgroups > 1
+
+
+@pytest.mark.parametrize("shape, fields, kernel", WIDE)
+@pytest.mark.parametrize("extra", (False, True))
+def test_rmsnorm(shape, fields, kernel, extra, pallas, monkeypatch):
+    function, module = pallas("rmsnorm")
+    seen = override(monkeypatch, module, **fields)
+    rng = np.random.default_rng(1)
+    x, residual = (rng.normal(size=shape).astype("f4") for _ in range(2))
+    weight = rng.normal(size=shape[1:]).astype("f4")
+    variant = None if kernel else "two_reads"
+    given = {"residual": x_of(residual), "return_rstd": True} if extra else {}
+    results = function(x_of(x), x_of(weight), 1e-6, **given, variant=variant)
+    expected = rmsnorm_contract.expect(x, weight, 1e-6, residual if extra else None, extra)
+    for value, wanted in zip(results if extra else [results], expected.values()):
+        assert within(np.asarray(value), wanted)
+    assert seen[0].kernel == (kernel or "chunks") and seen[0].warpgroups > 1
+
+
+def x_of(values):
+    import jax
+
+    return jax.numpy.asarray(values)
