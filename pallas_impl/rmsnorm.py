@@ -1,4 +1,4 @@
-"""RMSNorm and its gradients: y = x rstd w, rstd[r] = 1 / sqrt(mean over c of x[r, c]^2 + eps).
+"""RMSNorm, and its gradients by rmsnorm_backward.py: y = x rstd w, rstd[r] = 1 / sqrt(mean over c of x[r, c]^2 + eps).
 
 contract  reference/rmsnorm.py; ``out=`` takes a tuple of ``jax.Ref``
 mapping   forward: a warp a row up to 2048 columns, a warpgroup a row up to 16384; wider rows are split over the
@@ -22,6 +22,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_impl import arrays, rows
+from pallas_impl import rmsnorm_backward as backward
 from pallas_impl.arrays import describe
 from pallas_impl.rows import Cut, Ring
 from reference.contract import Variant, pick
@@ -33,6 +34,7 @@ VARIANTS = {
         Variant("one_read", "rows up to 16384 columns stay in registers", DTYPES, ("sm_90a",), {"spill_bytes": 0}),
         Variant("prefetched", "wider ones come through TMA, rows ahead", DTYPES, ("sm_90a",), {"spill_bytes": 0}),
     ),
+    "rmsnorm_backward": backward.VARIANTS,
 }
 
 TEAM_COLS = 2048  # widest row of one warp
@@ -311,4 +313,59 @@ def rmsnorm(
         results = _new(x, weight, residual, float(eps), specs, config, interpret)
         return results if len(results) > 1 else results[0]
     _into(x, weight, residual, float(eps), tuple(refs), tuple(wanted), config, interpret)
+    return out
+
+
+def _run_backward(dy, x, weight, rstd, dx, config, interpret) -> jax.Array:
+    """Write dx, a ``jax.Ref``; returns dweight."""
+    height, cols = x.shape
+    missing = config.cut.cols - cols
+    if height == 0:
+        return jnp.zeros_like(weight)
+    if missing == 0:
+        return backward.launch(dy, x, weight, rstd, dx, config, cols, interpret)[:cols]
+    wide = lambda array: jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, missing)])
+    padded = jax.empty_ref(_like(dx, missing))
+    dweight = backward.launch(wide(dy), wide(x), wide(weight), rstd, padded, config, cols, interpret)
+    dx[...] = jax.freeze(padded)[:, :cols]
+    return dweight[:cols]
+
+
+@functools.partial(jax.jit, static_argnames=("config", "interpret"))
+def _new_backward(dy, x, weight, rstd, config, interpret):
+    dx = jax.empty_ref(jax.ShapeDtypeStruct(x.shape, x.dtype))
+    dweight = _run_backward(dy, x, weight, rstd, dx, config, interpret)
+    return jax.freeze(dx), dweight
+
+
+@functools.partial(jax.jit, static_argnames=("config", "interpret"))
+def _into_backward(dy, x, weight, rstd, dx, dweight, config, interpret):
+    dweight[...] = _run_backward(dy, x, weight, rstd, dx, config, interpret)
+
+
+def rmsnorm_backward(
+    dy: jax.Array,
+    x: jax.Array,
+    weight: jax.Array,
+    rstd: jax.Array,
+    *,
+    out=None,
+    variant: str | None = None,
+    interpret=None,
+):
+    """The gradients of rmsnorm: dx (rows, cols) and dweight (cols,), for dy and x (rows, cols), weight (cols,) and
+    rstd (rows,) as the forward pass returned it.
+
+    out: a pair of ``jax.Ref``, written and returned where given. variant: a name in VARIANTS. interpret: a
+    ``plgpu.InterpretGPUParams`` runs the kernels on a CPU.
+    Raises TypeError, ValueError and Unsupported as the contract says.
+    """
+    given = [describe(name, array) for name, array in zip(("dy", "x", "weight", "rstd"), (dy, x, weight, rstd))]
+    targets = None if out is None else [describe(name, ref, ref=True) for name, ref in _named(("dx", "dweight"), out)]
+    check_backward(*given, targets, platform="cpu" if interpret else "cuda")
+    chosen = pick(VARIANTS["rmsnorm_backward"], variant, given[1].dtype, arrays.arch(x, interpret))
+    config = backward.configure(*x.shape, x.dtype.itemsize, chosen.name, rows.most_warpgroups(interpret))
+    if out is None:
+        return _new_backward(dy, x, weight, rstd, config, interpret)
+    _into_backward(dy, x, weight, rstd, *out, config, interpret)
     return out

@@ -123,7 +123,9 @@ def chunks(cut: Cut, warpgroups: int, tiles: int, me):
     chunk = tiles * cut.width
     count = pl.cdiv(cut.cols, chunk)
     own = me * count // warpgroups, (me + 1) * count // warpgroups
-    return chunk, own, lambda i: [jnp.minimum(i * chunk, cut.cols - chunk) + t * cut.width for t in range(tiles)]
+    # Without the minimum where it is not needed, or the compiler loses sight of the alignment.
+    begin = (lambda i: jnp.minimum(i * chunk, cut.cols - chunk)) if cut.cols % chunk else lambda i: i * chunk
+    return chunk, own, lambda i: [begin(i) + t * cut.width for t in range(tiles)]
 
 
 def parts(rows: int, cols: int) -> list[tuple[int, int]]:

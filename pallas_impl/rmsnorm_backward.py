@@ -1,0 +1,290 @@
+"""RMSNorm's gradients: dx = rstd (g - x rstd^2 mean(g x)), g = dy w; dweight = sum over rows of dy x rstd.
+
+contract  reference/rmsnorm.py; ``out=`` takes a tuple of ``jax.Ref``
+mapping   blocks stay and walk down rows; a thread keeps dweight of its own columns in float32, and a last kernel adds
+          what the blocks found, in a fixed order. Rows are split over the warpgroups of a block, of which a
+          multiprocessor has four
+traffic   reads dy and x and writes dx once; dweight of every block, 1 to 4 % more, is written and read. Where rows do
+          not fit on chip, dy and x are read twice, first for mean(g x)
+limits    Hopper; prefetched: widths that are multiples of 1024 elements a warpgroup, up to 32768 in 16 bits and 16384
+          in float32, from 4 rows on; others are read twice, padded where narrower than 128
+"""
+
+import functools
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pallas_impl import rows
+from pallas_impl.rows import Cut
+from reference.contract import CHAIN, Variant
+from reference.rmsnorm import DTYPES
+
+VARIANTS = (
+    Variant("two_reads", "mean(g x) of every row, then strips of columns, walked down", DTYPES, ("sm_90a",)),
+    Variant(
+        "prefetched", "one walk: tiles come through TMA, rows ahead, and stay until dx", DTYPES, ("sm_90a",),
+        {"spill_bytes": 0},
+    ),
+)  # fmt: skip
+
+SHARED = 50_000  # bytes of shared memory for a warpgroup's ring
+DOWN = 128  # rows of partial sums at once in the last kernel, as many as there are below that
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a call is carried out.
+
+    kernel: ``ring`` or ``strips``. warpgroups: of a block, which share a row. blocks: that walk down rows, over all
+    strips. slots: tiles in flight to a warpgroup, in ``ring``. tiles: held at once for mean(g x), in ``strips``.
+    """
+
+    kernel: str
+    cut: Cut
+    warpgroups: int
+    blocks: int
+    slots: int = 0
+    tiles: int = 4
+
+
+def configure(height: int, cols: int, itemsize: int, variant: str, most: int = 4) -> Config:
+    """The configuration for x (height, cols); most: warpgroups a block can have."""
+    cut = rows.cut(max(cols, rows.WARPGROUP), itemsize)
+    warpgroups = max(1, min(most, cols // 2048))
+    slots = SHARED // (2 * cut.width * itemsize)
+    blocks = rows.MULTIPROCESSORS * 4 // warpgroups
+    fits = cols % (warpgroups * cut.width) == 0 and cols // cut.width <= slots * warpgroups
+    if variant == "prefetched" and fits and cut.width % rows.LINE == 0 and height >= rows.TEAM:
+        return Config("ring", cut, warpgroups, min(height, blocks), slots)
+    tiles = min(4, cols // cut.width or 1)
+    chunks = pl.cdiv(cols, tiles * cut.width)
+    strips = max(1, cols // cut.width)
+    walks = max(rows.TEAM, min(height, pl.cdiv(8 * rows.MULTIPROCESSORS, strips)), pl.cdiv(height, CHAIN))
+    return Config("strips", cut, min(most, max(1, chunks - 1)), walks, tiles=tiles)
+
+
+def _means(dy_ref, x_ref, weight_ref, rstd_ref, mean_ref, *scratch, cols: int, config: Config):
+    """rstd mean(g x) of every row, in chunks of a few tiles."""
+    cut, warpgroups = config.cut, config.warpgroups
+    me, row = lax.axis_index("warpgroup"), lax.axis_index("tile")
+    reduce = rows.reduction(warpgroups, cut, scratch)
+    chunk, own, starts = rows.chunks(cut, warpgroups, config.tiles, me)
+
+    def collect(i, total):
+        # --- load the row
+        dy, x = ([rows.load(ref, row, start, cut) for start in starts(i)] for ref in (dy_ref, x_ref))  # (width,) each
+        w = [rows.load_weight(weight_ref, start, cut) for start in starts(i)]
+
+        # --- mean of g x
+        products = [a * c * b for a, b, c in zip(dy, x, w)]
+        if cut.cols % chunk:
+            products = [rows.once(tile, i * chunk - start, cut, 0.0) for tile, start in zip(products, starts(i))]
+        return total + functools.reduce(jnp.add, products)
+
+    total = reduce(0, lax.fori_loop(*own, collect, rows.full(0.0, cut)), jnp.sum, jnp.add)
+
+    @pl.when(me == 0)
+    def _():
+        mean_ref[row] = rstd_ref[row] * (total / cols)
+
+
+def _dx(dy, x, w, rstd, mean):
+    """dx and the terms of dweight of a tile; mean: rstd mean(g x)."""
+    # --- dx
+    xhat = x * rstd
+    return rstd * (dy * w - xhat * mean), dy * xhat
+
+
+def _strips(dy_ref, x_ref, weight_ref, rstd_ref, mean_ref, dx_ref, partial_ref, *, height: int, config: Config):
+    """One strip of columns, a tile wide, down some rows."""
+    cut, blocks = config.cut, config.blocks
+    strip, block = lax.axis_index("strip"), lax.axis_index("block")
+    whole = cut.cols // cut.width
+    own = block * (height // blocks) + jnp.minimum(block, height % blocks)
+    count = height // blocks + (block < height % blocks)
+
+    def walk(start):
+        w = rows.load_weight(weight_ref, start, cut)  # (width,)
+
+        def step(row, total):
+            # --- load the row
+            dy, x = (rows.load(ref, row, start, cut) for ref in (dy_ref, x_ref))  # (width,)
+            dx, terms = _dx(dy, x, w, rstd_ref[row], mean_ref[row])
+            rows.at(dx_ref, row, start, cut)[...] = dx.astype(dx_ref.dtype)
+            # --- dweight
+            return total + terms
+
+        total = lax.fori_loop(own, own + count, step, rows.full(0.0, cut))
+        rows.at(partial_ref, block, start, cut)[...] = total
+
+    # The last strip's block takes the columns that are left too, beginning early.
+    @pl.loop(0, jnp.where(strip == whole - 1, 2, 1) if cut.again else 1)
+    def _(turn):
+        walk(jnp.where(turn == 0, strip * cut.width, cut.cols - cut.width) if cut.again else strip * cut.width)
+
+
+def _ring(
+    dy_ref, x_ref, weight_ref, rstd_ref, dx_ref, partial_ref, slots, filled, *scratch,
+    height: int, cols: int, config: Config,
+):  # fmt: skip
+    """Whole rows down, whose tiles stay in shared memory from the mean of g x to dx; slots: (slot, warpgroup, dy x)."""
+    cut, warpgroups, blocks = config.cut, config.warpgroups, config.blocks
+    me, block = lax.axis_index("warpgroup"), lax.axis_index("block")
+    reduce = rows.reduction(warpgroups, cut, scratch)
+    own = cols // warpgroups // cut.width  # tiles of a row
+    lines = cut.width // rows.LINE
+    count = pl.cdiv(height - block, blocks)  # rows
+    layout = plgpu.Layout.WG_STRIDED((lines, rows.LINE), vec_size=cut.vector)
+    start = lambda tile: (me * own + tile) * cut.width
+    weight = lambda tile: rows.load_weight(weight_ref, start(tile), cut)  # (width,)
+    kept = [weight(tile) for tile in range(own)] if own <= 4 else None
+
+    def fetch(i):
+        """Start the copies of this warpgroup's i-th tile of all its rows."""
+        row, tile, slot = block + lax.div(i, own) * blocks, lax.rem(i, own), lax.rem(i, config.slots)
+        for k, ref in enumerate((dy_ref, x_ref)):
+            part = ref.at[row, pl.ds((me * own + tile) * lines, lines)]
+            plgpu.copy_gmem_to_smem(part, slots.at[slot, me, k], filled.at[slot * warpgroups + me])
+
+    def load(i):
+        slot = lax.rem(i, config.slots)
+        return [
+            plgpu.load(slots.at[slot, me, k], layout=layout).reshape(cut.width).astype(jnp.float32) for k in range(2)
+        ]
+
+    for i in range(config.slots):
+        pl.when(i < count * own)(lambda: fetch(i))
+
+    def step(turn, totals):
+        row, first = block + turn * blocks, turn * own
+        rstd = rstd_ref[row]
+        products = []
+        for tile in range(own):
+            # --- load the row
+            plgpu.barrier_wait(filled.at[lax.rem(first + tile, config.slots) * warpgroups + me])
+            dy, x = load(first + tile)  # (width,)
+            # --- mean of g x
+            products.append(dy * (kept[tile] if kept else weight(tile)) * x)
+        mean = rstd * (reduce(lax.rem(turn, 2), functools.reduce(jnp.add, products), jnp.sum, jnp.add) / cols)
+        found = []
+        for tile in range(own):
+            dy, x = load(first + tile)
+            dx, terms = _dx(dy, x, kept[tile] if kept else weight(tile), rstd, mean)
+            rows.at(dx_ref, row, start(tile), cut)[...] = dx.astype(dx_ref.dtype)
+            plgpu.commit_smem()  # all threads have read before the copy writes
+            ahead = first + tile + config.slots
+            pl.when(ahead < count * own)(lambda: fetch(ahead))
+            # --- dweight
+            found.append(totals[tile] + terms)
+        return found
+
+    @pl.loop(0, _segments(height, blocks))
+    def _(segment):
+        empty = [rows.full(0.0, cut) for _ in range(own)]
+        stop = jnp.minimum((segment + 1) * CHAIN, count)
+        for tile, total in enumerate(lax.fori_loop(segment * CHAIN, stop, step, empty)):
+            rows.at(partial_ref, segment * blocks + block, start(tile), cut)[...] = total
+
+
+def _segments(height: int, blocks: int) -> int:
+    """How many partial sums a block hands over: no chain of additions is longer than CHAIN."""
+    return pl.cdiv(pl.cdiv(height, blocks), CHAIN)
+
+
+def _down(partial_ref, dweight_ref, *, count: int):
+    """dweight of WARP columns: the sum of their count partial sums."""
+    down = min(DOWN, count // rows.TEAM * rows.TEAM)
+    shape, layout = (down, rows.WARP), rows.warp_a_row(1)
+    here = pl.ds(lax.axis_index("strip") * rows.WARP, rows.WARP)
+    tiles = pl.cdiv(count, down)
+
+    def add(i, total):
+        first = jnp.minimum(i * down, count - down)
+        tile = plgpu.load(partial_ref.at[pl.ds(first, down), here], layout=layout, optimized=False)  # (down, WARP)
+        place = plgpu.broadcasted_iota(jnp.int32, shape, 0, layout=layout)
+        return total + jnp.where(place >= i * down - first, tile, 0.0)
+
+    empty = lambda: plgpu.layout_cast(jnp.zeros(shape, jnp.float32), layout)
+
+    def chain(i, total):
+        return total + lax.fori_loop(i * CHAIN, jnp.minimum((i + 1) * CHAIN, tiles), add, empty())
+
+    # --- dweight
+    total = lax.fori_loop(0, pl.cdiv(tiles, CHAIN), chain, empty())
+    dweight_ref.at[here][...] = jnp.sum(total, axis=0).astype(dweight_ref.dtype)
+
+
+def launch(dy, x, weight, rstd, dx, config: Config, cols: int, interpret) -> jax.Array:
+    """Write dx, (rows, cols) with rows >= 1; returns dweight. All as wide as config cuts; cols: without padding."""
+    cut, warpgroups = config.cut, config.warpgroups
+    call = functools.partial(
+        plgpu.kernel, compiler_params=rows.PARAMETERS, interpret=interpret, num_threads=1, thread_name="warpgroup"
+    )
+    ring = config.kernel == "ring"
+    parts = rows.parts(x.shape[0], cut.cols)
+    counts = [config.blocks * (_segments(height, config.blocks) if ring else 1) for _, height in parts]
+    padded = pl.cdiv(cut.cols, rows.WARP) * rows.WARP
+    partial = jax.empty_ref(jax.ShapeDtypeStruct((sum(counts), padded), jnp.float32))
+    if ring:
+        lines = lambda array: array.reshape(x.shape[0], -1, rows.LINE)
+        scratch = [
+            plgpu.SMEM((config.slots, warpgroups, 2, cut.width // rows.LINE, rows.LINE), x.dtype),
+            plgpu.Barrier(num_arrivals=2, num_barriers=config.slots * warpgroups),
+            *rows.shared(warpgroups, cut),
+        ]
+    else:
+        mean = jax.empty_ref(jax.ShapeDtypeStruct(rstd.shape, jnp.float32))
+    for i, (first, height) in enumerate(parts):
+        here = lambda *refs: [ref.at[pl.ds(first, height)] for ref in refs]
+        sums = lambda ref: ref.at[pl.ds(sum(counts[:i]), counts[i])]
+        if ring:
+
+            def walk(dy, x, weight, rstd, dx, partial, *scratch):
+                dy, x, rstd, dx = here(dy, x, rstd, dx)
+                _ring(dy, x, weight, rstd, dx, sums(partial), *scratch, height=height, cols=cols, config=config)
+
+            call(
+                walk,
+                scratch_types=scratch,
+                grid=(config.blocks,),
+                grid_names=("block",),
+                num_threads=warpgroups,
+                kernel_name="rmsnorm_backward",
+            )(lines(dy), lines(x), weight, rstd, dx, partial)
+            continue
+
+        def means(dy, x, weight, rstd, mean, *scratch):
+            dy, x, rstd, mean = here(dy, x, rstd, mean)
+            _means(dy, x, weight, rstd, mean, *scratch, cols=cols, config=config)
+
+        def strips(dy, x, weight, rstd, mean, dx, partial):
+            dy, x, rstd, mean, dx = here(dy, x, rstd, mean, dx)
+            _strips(dy, x, weight, rstd, mean, dx, sums(partial), height=height, config=config)
+
+        call(
+            means,
+            scratch_types=rows.shared(warpgroups, cut),
+            grid=(height,),
+            grid_names=("tile",),
+            num_threads=warpgroups,
+            kernel_name="rmsnorm_backward_means",
+        )(dy, x, weight, rstd, mean)
+        call(
+            strips,
+            grid=(cut.cols // cut.width, config.blocks),
+            grid_names=("strip", "block"),
+            kernel_name="rmsnorm_backward",
+        )(dy, x, weight, rstd, mean, dx, partial)
+    dweight = jax.empty_ref(jax.ShapeDtypeStruct((padded,), weight.dtype))
+    call(
+        functools.partial(_down, count=sum(counts)),
+        grid=(padded // rows.WARP,),
+        grid_names=("strip",),
+        kernel_name="rmsnorm_backward_dweight",
+    )(partial, dweight)
+    return jax.freeze(dweight)
