@@ -33,6 +33,8 @@ VARIANTS = (
 )  # fmt: skip
 
 SHARED = 50_000  # bytes of shared memory for a warpgroup's ring
+BARRIERS = 32  # the most that Mosaic has in one group
+HELD = 8  # tiles of a row in a warpgroup's registers, as float32 sums: 64 elements a thread
 DOWN = 128  # rows of partial sums at once in the last kernel, as many as there are below that
 
 
@@ -41,31 +43,34 @@ class Config:
     """How a call is carried out.
 
     kernel: ``ring`` or ``strips``. warpgroups: of a block, which share a row. blocks: that walk down rows, over all
-    strips. slots: tiles in flight to a warpgroup, in ``ring``. tiles: held at once for mean(g x), in ``strips``.
+    strips. slots: in flight to a warpgroup, of ``tiles`` tiles each, in ``ring``. tiles: in ``strips``, held at once for
+    mean(g x).
     """
 
     kernel: str
     cut: Cut
     warpgroups: int
     blocks: int
+    tiles: int
     slots: int = 0
-    tiles: int = 4
 
 
 def configure(height: int, cols: int, itemsize: int, variant: str, most: int = 4) -> Config:
     """The configuration for x (height, cols); most: warpgroups a block can have."""
     cut = rows.cut(max(cols, rows.WARPGROUP), itemsize)
-    warpgroups = max(1, min(most, cols // 2048))
-    slots = SHARED // (2 * cut.width * itemsize)
-    blocks = rows.MULTIPROCESSORS * 4 // warpgroups
-    fits = cols % (warpgroups * cut.width) == 0 and cols // cut.width <= slots * warpgroups
-    if variant == "prefetched" and fits and cut.width % rows.LINE == 0 and height >= rows.TEAM:
-        return Config("ring", cut, warpgroups, min(height, blocks), slots)
+    if variant == "prefetched" and height >= rows.TEAM and cols % cut.width == 0 and cut.width % rows.LINE == 0:
+        warpgroups = max(w for w in (1, 2, 4) if w <= max(1, min(most, cols // 2048)) and cols % (w * cut.width) == 0)
+        own = cols // warpgroups // cut.width
+        room = SHARED // (2 * cut.width * itemsize)
+        tiles = 2 if own % 2 == 0 and room > BARRIERS // warpgroups else 1
+        slots = min(room // tiles, BARRIERS // warpgroups)
+        if own <= min(HELD, slots * tiles):
+            return Config("ring", cut, warpgroups, min(height, rows.MULTIPROCESSORS * 4 // warpgroups), tiles, slots)
     tiles = min(4, cols // cut.width or 1)
     chunks = pl.cdiv(cols, tiles * cut.width)
     strips = max(1, cols // cut.width)
     walks = max(rows.TEAM, min(height, pl.cdiv(8 * rows.MULTIPROCESSORS, strips)), pl.cdiv(height, CHAIN))
-    return Config("strips", cut, min(most, max(1, chunks - 1)), walks, tiles=tiles)
+    return Config("strips", cut, min(most, max(1, chunks - 1)), walks, tiles)
 
 
 def _means(dy_ref, x_ref, weight_ref, rstd_ref, mean_ref, *scratch, cols: int, config: Config):
@@ -132,63 +137,74 @@ def _ring(
     dy_ref, x_ref, weight_ref, rstd_ref, dx_ref, partial_ref, slots, filled, *scratch,
     height: int, cols: int, config: Config,
 ):  # fmt: skip
-    """Whole rows down, whose tiles stay in shared memory from the mean of g x to dx; slots: (slot, warpgroup, dy x)."""
-    cut, warpgroups, blocks = config.cut, config.warpgroups, config.blocks
+    """Whole rows down, whose tiles stay in shared memory from the mean of g x to dx.
+
+    slots: (slot, warpgroup, dy or x, lines of its tiles, LINE); a warpgroup's part of a row takes a few in turn.
+    """
+    cut, warpgroups, blocks, tiles = config.cut, config.warpgroups, config.blocks, config.tiles
     me, block = lax.axis_index("warpgroup"), lax.axis_index("block")
     reduce = rows.reduction(warpgroups, cut, scratch)
-    own = cols // warpgroups // cut.width  # tiles of a row
-    lines = cut.width // rows.LINE
+    width = cut.width * tiles  # of a slot
+    parts = cols // warpgroups // width  # slots that a row takes
+    high = cut.width // rows.LINE
     count = pl.cdiv(height - block, blocks)  # rows
-    layout = plgpu.Layout.WG_STRIDED((lines, rows.LINE), vec_size=cut.vector)
-    start = lambda tile: (me * own + tile) * cut.width
-    weight = lambda tile: rows.load_weight(weight_ref, start(tile), cut)  # (width,)
-    kept = [weight(tile) for tile in range(own)] if own <= 4 else None
+    layout = plgpu.Layout.WG_STRIDED((high, rows.LINE), vec_size=cut.vector)
+    places = [(part, tile) for part in range(parts) for tile in range(tiles)]
+    start = lambda part, tile: (me * parts + part) * width + tile * cut.width
+    weight = lambda *place: rows.load_weight(weight_ref, start(*place), cut)  # (width,)
+    if len(places) <= HELD // 2:
+        weight = {place: weight(*place) for place in places}.__getitem__
+    else:
+        weight = lambda place, load=weight: load(*place)
 
     def fetch(i):
-        """Start the copies of this warpgroup's i-th tile of all its rows."""
-        row, tile, slot = block + lax.div(i, own) * blocks, lax.rem(i, own), lax.rem(i, config.slots)
+        """Start the copies of the i-th slot's worth of this warpgroup's rows."""
+        row, part, slot = block + lax.div(i, parts) * blocks, lax.rem(i, parts), lax.rem(i, config.slots)
+        lines = pl.ds((me * parts + part) * tiles * high, tiles * high)
         for k, ref in enumerate((dy_ref, x_ref)):
-            part = ref.at[row, pl.ds((me * own + tile) * lines, lines)]
-            plgpu.copy_gmem_to_smem(part, slots.at[slot, me, k], filled.at[slot * warpgroups + me])
+            plgpu.copy_gmem_to_smem(ref.at[row, lines], slots.at[slot, me, k], filled.at[slot * warpgroups + me])
 
-    def load(i):
-        slot = lax.rem(i, config.slots)
-        return [
-            plgpu.load(slots.at[slot, me, k], layout=layout).reshape(cut.width).astype(jnp.float32) for k in range(2)
-        ]
+    def load(i, tile):
+        here = slots.at[lax.rem(i, config.slots), me]
+        dy, x = (plgpu.load(here.at[k, pl.ds(tile * high, high)], layout=layout) for k in range(2))
+        return (array.reshape(cut.width).astype(jnp.float32) for array in (dy, x))
 
     for i in range(config.slots):
-        pl.when(i < count * own)(lambda: fetch(i))
+        pl.when(i < count * parts)(lambda: fetch(i))
 
     def step(turn, totals):
-        row, first = block + turn * blocks, turn * own
+        row, first = block + turn * blocks, turn * parts
         rstd = rstd_ref[row]
-        products = []
-        for tile in range(own):
+        products, found = 0.0, []
+        for part, tile in places:
             # --- load the row
-            plgpu.barrier_wait(filled.at[lax.rem(first + tile, config.slots) * warpgroups + me])
-            dy, x = load(first + tile)  # (width,)
+            if tile == 0:
+                plgpu.barrier_wait(filled.at[lax.rem(first + part, config.slots) * warpgroups + me])
+            dy, x = load(first + part, tile)  # (width,)
+
             # --- mean of g x
-            products.append(dy * (kept[tile] if kept else weight(tile)) * x)
-        mean = rstd * (reduce(lax.rem(turn, 2), functools.reduce(jnp.add, products), jnp.sum, jnp.add) / cols)
-        found = []
-        for tile in range(own):
-            dy, x = load(first + tile)
-            dx, terms = _dx(dy, x, kept[tile] if kept else weight(tile), rstd, mean)
-            rows.at(dx_ref, row, start(tile), cut)[...] = dx.astype(dx_ref.dtype)
-            plgpu.commit_smem()  # all threads have read before the copy writes
-            ahead = first + tile + config.slots
-            pl.when(ahead < count * own)(lambda: fetch(ahead))
+            products += dy * weight((part, tile)) * x
+        mean = rstd * (reduce(lax.rem(turn, 2), products, jnp.sum, jnp.add) / cols)
+
+        for (part, tile), total in zip(places, totals):
+            dy, x = load(first + part, tile)
+            dx, terms = _dx(dy, x, weight((part, tile)), rstd, mean)
+            rows.at(dx_ref, row, start(part, tile), cut)[...] = dx.astype(dx_ref.dtype)
+            if tile == tiles - 1:
+                plgpu.commit_smem()  # all threads have read before the copy writes
+                ahead = first + part + config.slots
+                pl.when(ahead < count * parts)(lambda: fetch(ahead))
+
             # --- dweight
-            found.append(totals[tile] + terms)
+            found.append(total + terms)
         return found
 
     @pl.loop(0, _segments(height, blocks))
     def _(segment):
-        empty = [rows.full(0.0, cut) for _ in range(own)]
+        empty = [rows.full(0.0, cut) for _ in places]
         stop = jnp.minimum((segment + 1) * CHAIN, count)
-        for tile, total in enumerate(lax.fori_loop(segment * CHAIN, stop, step, empty)):
-            rows.at(partial_ref, segment * blocks + block, start(tile), cut)[...] = total
+        for place, total in zip(places, lax.fori_loop(segment * CHAIN, stop, step, empty)):
+            rows.at(partial_ref, segment * blocks + block, start(*place), cut)[...] = total
 
 
 def _segments(height: int, blocks: int) -> int:
@@ -233,7 +249,7 @@ def launch(dy, x, weight, rstd, dx, config: Config, cols: int, interpret) -> jax
     if ring:
         lines = lambda array: array.reshape(x.shape[0], -1, rows.LINE)
         scratch = [
-            plgpu.SMEM((config.slots, warpgroups, 2, cut.width // rows.LINE, rows.LINE), x.dtype),
+            plgpu.SMEM((config.slots, warpgroups, 2, config.tiles * cut.width // rows.LINE, rows.LINE), x.dtype),
             plgpu.Barrier(num_arrivals=2, num_barriers=config.slots * warpgroups),
             *rows.shared(warpgroups, cut),
         ]

@@ -69,6 +69,36 @@ def test_rmsnorm(shape, fields, kernel, extra, pallas, monkeypatch):
     assert seen[0].kernel == (kernel or "chunks") and seen[0].warpgroups > 1
 
 
+@pytest.mark.parametrize(
+    "shape, fields, kernel",
+    (
+        ((2, 20483), {}, "strips"),
+        ((9, 1100), {"blocks": 4}, "strips"),
+        ((9, 1024), {"blocks": 4, "slots": 2}, "ring"),
+        ((23, 8192), {"blocks": 5}, "ring"),
+        ((17, 4096), {"blocks": 4, "tiles": 2, "slots": 3}, "ring"),
+    ),
+)
+def test_rmsnorm_backward(shape, fields, kernel, pallas, monkeypatch):
+    import jax
+
+    function, _ = pallas("rmsnorm_backward")
+    from pallas_impl import rmsnorm_backward as module
+
+    seen = override(monkeypatch, module, **fields)
+    monkeypatch.setattr(module, "CHAIN", 2)  # so that a block hands over several partial sums
+    jax.clear_caches()
+    rng = np.random.default_rng(2)
+    dy, x = (rng.normal(size=shape).astype("f4") for _ in range(2))
+    weight = rng.normal(size=shape[1:]).astype("f4")
+    rstd = (1 / np.sqrt((x * x).mean(axis=1))).astype("f4")
+    results = function(*map(x_of, (dy, x, weight, rstd)), variant=None if kernel == "ring" else "two_reads")
+    for value, wanted in zip(results, rmsnorm_contract.expect_backward(dy, x, weight, rstd).values()):
+        assert within(np.asarray(value), wanted)
+    assert seen[0].kernel == kernel
+    jax.clear_caches()
+
+
 def x_of(values):
     import jax
 
