@@ -7,11 +7,11 @@ mapping   blocks stay and walk down rows; a thread keeps dweight of its own colu
 traffic   reads dy and x and writes dx once; dweight of every block, 1 to 4 % more, is written and read. Where rows do
           not fit on chip, dy and x are read twice, first for mean(g x)
 limits    Hopper; prefetched: widths that are multiples of 1024 elements a warpgroup, up to 32768 in 16 bits and 16384
-          in float32, from 4 rows on; others are read twice, padded where narrower than 128
+          in float32; others are read twice, padded where narrower than 128
 """
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,13 @@ from reference.rmsnorm import DTYPES
 VARIANTS = (
     Variant("two_reads", "mean(g x) of every row, then strips of columns, walked down", DTYPES, ("sm_90a",)),
     Variant(
+        "one_read",
+        "rows up to 24576 columns stay in registers until dx",
+        DTYPES,
+        ("sm_90a",),
+        {"spill_bytes": 0},
+    ),
+    Variant(
         "prefetched", "one walk: tiles come through TMA, rows ahead, and stay until dx", DTYPES, ("sm_90a",),
         {"spill_bytes": 0},
     ),
@@ -35,6 +42,10 @@ VARIANTS = (
 SHARED = 50_000  # bytes of shared memory for a warpgroup's ring
 BARRIERS = 32  # the most that Mosaic has in one group
 HELD = 8  # tiles of a row in a warpgroup's registers, as float32 sums: 64 elements a thread
+TEAM_COLS = 1024  # widest row of one warp
+REGISTERS = 48  # elements of a row that a thread holds at most
+# A sum over the rows of a team has a vector of every lane of four warps in shared memory.
+PARAMETERS = replace(rows.PARAMETERS, reduction_scratch_bytes=4 * 32 * 8 * 4)
 DOWN = 128  # rows of partial sums at once in the last kernel, as many as there are below that
 
 
@@ -42,9 +53,9 @@ DOWN = 128  # rows of partial sums at once in the last kernel, as many as there 
 class Config:
     """How a call is carried out.
 
-    kernel: ``ring`` or ``strips``. warpgroups: of a block, which share a row. blocks: that walk down rows, over all
-    strips. slots: in flight to a warpgroup, of ``tiles`` tiles each, in ``ring``. tiles: in ``strips``, held at once for
-    mean(g x).
+    kernel: ``registers``, ``ring`` or ``strips``. warpgroups: of a block, which share a row. blocks: that walk down rows, over all
+    strips. slots: in flight to a warpgroup, of ``tiles`` tiles each, in ``ring``. tiles: of a row, in
+    ``registers``; held at once for mean(g x), in ``strips``.
     """
 
     kernel: str
@@ -58,7 +69,7 @@ class Config:
 def configure(height: int, cols: int, itemsize: int, variant: str, most: int = 4) -> Config:
     """The configuration for x (height, cols); most: warpgroups a block can have."""
     cut = rows.cut(max(cols, rows.WARPGROUP), itemsize)
-    if variant == "prefetched" and height >= rows.TEAM and cols % cut.width == 0 and cut.width % rows.LINE == 0:
+    if variant == "prefetched" and cols % cut.width == 0 and cut.width % rows.LINE == 0:
         warpgroups = max(w for w in (1, 2, 4) if w <= max(1, min(most, cols // 2048)) and cols % (w * cut.width) == 0)
         own = cols // warpgroups // cut.width
         room = SHARED // (2 * cut.width * itemsize)
@@ -66,11 +77,29 @@ def configure(height: int, cols: int, itemsize: int, variant: str, most: int = 4
         slots = min(room // tiles, BARRIERS // warpgroups)
         if own <= min(HELD, slots * tiles):
             return Config("ring", cut, warpgroups, min(height, rows.MULTIPROCESSORS * 4 // warpgroups), tiles, slots)
+    if variant != "two_reads" and (found := _in_registers(height, cols, itemsize, most)):
+        return found
     tiles = min(4, cols // cut.width or 1)
     chunks = pl.cdiv(cols, tiles * cut.width)
     strips = max(1, cols // cut.width)
-    walks = max(rows.TEAM, min(height, pl.cdiv(8 * rows.MULTIPROCESSORS, strips)), pl.cdiv(height, CHAIN))
+    walks = max(min(height, pl.cdiv(8 * rows.MULTIPROCESSORS, strips)), pl.cdiv(height, CHAIN))
     return Config("strips", cut, min(most, max(1, chunks - 1)), walks, tiles)
+
+
+def _in_registers(height: int, cols: int, itemsize: int, most: int) -> Config | None:
+    """The configuration that holds a row in registers, if one does."""
+    if rows.WARP <= cols <= TEAM_COLS and height >= rows.TEAM:
+        cut = rows.cut(cols, itemsize, team=True)
+        return Config("registers", cut, 1, min(height // rows.TEAM, rows.MULTIPROCESSORS * 4), len(cut.starts))
+    for each in (8, 4):
+        cut = rows.cut(max(cols, rows.WARPGROUP), itemsize, each=each)
+        for warpgroups in (1, 2, 4)[:most]:
+            tiles, left = divmod(len(cut.starts), warpgroups)
+            # The last tile may overlap the one before, which has to be the same warpgroup's.
+            apart = left == 0 and (warpgroups == 1 or tiles > 1 or cut.again == 0)
+            if apart and tiles * cut.width <= REGISTERS * rows.WARPGROUP:
+                return Config("registers", cut, warpgroups, min(height, rows.MULTIPROCESSORS * 4 // warpgroups), tiles)
+    return None
 
 
 def _means(dy_ref, x_ref, weight_ref, rstd_ref, mean_ref, *scratch, cols: int, config: Config):
@@ -98,6 +127,12 @@ def _means(dy_ref, x_ref, weight_ref, rstd_ref, mean_ref, *scratch, cols: int, c
         mean_ref[row] = rstd_ref[row] * (total / cols)
 
 
+def _own_rows(height: int, blocks: int):
+    """First of this block's rows, and how many it has."""
+    block, each, more = lax.axis_index("block"), height // blocks, height % blocks
+    return block * each + jnp.minimum(block, more), each + (block < more)
+
+
 def _dx(dy, x, w, rstd, mean):
     """dx and the terms of dweight of a tile; mean: rstd mean(g x)."""
     # --- dx
@@ -107,11 +142,10 @@ def _dx(dy, x, w, rstd, mean):
 
 def _strips(dy_ref, x_ref, weight_ref, rstd_ref, mean_ref, dx_ref, partial_ref, *, height: int, config: Config):
     """One strip of columns, a tile wide, down some rows."""
-    cut, blocks = config.cut, config.blocks
+    cut = config.cut
     strip, block = lax.axis_index("strip"), lax.axis_index("block")
     whole = cut.cols // cut.width
-    own = block * (height // blocks) + jnp.minimum(block, height % blocks)
-    count = height // blocks + (block < height % blocks)
+    first, count = _own_rows(height, config.blocks)
 
     def walk(start):
         w = rows.load_weight(weight_ref, start, cut)  # (width,)
@@ -124,13 +158,61 @@ def _strips(dy_ref, x_ref, weight_ref, rstd_ref, mean_ref, dx_ref, partial_ref, 
             # --- dweight
             return total + terms
 
-        total = lax.fori_loop(own, own + count, step, rows.full(0.0, cut))
+        total = lax.fori_loop(first, first + count, step, rows.full(0.0, cut))
         rows.at(partial_ref, block, start, cut)[...] = total
 
     # The last strip's block takes the columns that are left too, beginning early.
     @pl.loop(0, jnp.where(strip == whole - 1, 2, 1) if cut.again else 1)
     def _(turn):
         walk(jnp.where(turn == 0, strip * cut.width, cut.cols - cut.width) if cut.again else strip * cut.width)
+
+
+def _registers(
+    dy_ref, x_ref, weight_ref, rstd_ref, dx_ref, partial_ref, *scratch, height: int, cols: int, config: Config
+):
+    """Whole rows down, or TEAM of them at once, held in registers from the mean of g x to dx."""
+    cut, blocks = config.cut, config.blocks
+    me = lax.axis_index("warpgroup")
+    reduce = rows.reduction(config.warpgroups, cut, scratch)
+    tile = lambda t: (me * config.tiles + t) * cut.width
+    start = lambda t: jnp.minimum(tile(t), cut.cols - cut.width) if cut.again else tile(t)
+    places = [start(t) for t in range(config.tiles)]
+    w = [rows.load_weight(weight_ref, place, cut) for place in places]  # (width,) or (TEAM, width) each
+    high = rows.TEAM if cut.team else 1
+    first, count = _own_rows(height, blocks)
+    steps = pl.cdiv(count, high)
+
+    def step(i, totals):
+        # A team that begins early, not to run over the end, counts no row twice.
+        row = first + jnp.minimum(i * high, count - high)
+        # --- load the row
+        dy, x = ([rows.load(ref, row, place, cut) for place in places] for ref in (dy_ref, x_ref))
+        rstd = rows.along(rows.load_numbers(rstd_ref, row, cut), cut)
+
+        # --- mean of g x
+        products = [a * b * c for a, b, c in zip(dy, w, x)]
+        if cut.again:
+            products[-1] = rows.once(products[-1], tile(config.tiles - 1) - places[-1], cut, 0.0)
+        mean = rstd * (reduce(lax.rem(i, 2), functools.reduce(jnp.add, products), jnp.sum, jnp.add) / cols)
+
+        found = []
+        for k, place in enumerate(places):
+            dx, terms = _dx(dy[k], x[k], w[k], rstd, mean)
+            rows.at(dx_ref, row, place, cut)[...] = dx.astype(dx_ref.dtype)
+            # --- dweight
+            if cut.team:
+                line = plgpu.broadcasted_iota(jnp.int32, cut.shape, 0, layout=cut.layout)
+                terms = jnp.where(line >= first + i * high - row, terms, 0.0)
+            found.append(totals[k] + terms)
+        return found
+
+    @pl.loop(0, _segments(height, config))
+    def _(segment):
+        empty = [rows.full(0.0, cut) for _ in places]
+        totals = lax.fori_loop(segment * CHAIN, jnp.minimum((segment + 1) * CHAIN, steps), step, empty)
+        for place, total in zip(places, totals):
+            partial = partial_ref.at[segment * blocks + lax.axis_index("block"), pl.ds(place, cut.width)]
+            partial[...] = jnp.sum(total, axis=0) if cut.team else total
 
 
 def _ring(
@@ -199,7 +281,7 @@ def _ring(
             found.append(total + terms)
         return found
 
-    @pl.loop(0, _segments(height, blocks))
+    @pl.loop(0, _segments(height, config))
     def _(segment):
         empty = [rows.full(0.0, cut) for _ in places]
         stop = jnp.minimum((segment + 1) * CHAIN, count)
@@ -207,23 +289,26 @@ def _ring(
             rows.at(partial_ref, segment * blocks + block, start(*place), cut)[...] = total
 
 
-def _segments(height: int, blocks: int) -> int:
+def _segments(height: int, config: Config) -> int:
     """How many partial sums a block hands over: no chain of additions is longer than CHAIN."""
-    return pl.cdiv(pl.cdiv(height, blocks), CHAIN)
+    steps = pl.cdiv(height, config.blocks)
+    return 1 if config.kernel == "strips" else pl.cdiv(pl.cdiv(steps, rows.TEAM if config.cut.team else 1), CHAIN)
 
 
 def _down(partial_ref, dweight_ref, *, count: int):
     """dweight of WARP columns: the sum of their count partial sums."""
-    down = min(DOWN, count // rows.TEAM * rows.TEAM)
+    there = max(count, rows.TEAM)
+    down = min(DOWN, there // rows.TEAM * rows.TEAM)
     shape, layout = (down, rows.WARP), rows.warp_a_row(1)
     here = pl.ds(lax.axis_index("strip") * rows.WARP, rows.WARP)
     tiles = pl.cdiv(count, down)
 
     def add(i, total):
-        first = jnp.minimum(i * down, count - down)
+        first = jnp.minimum(i * down, there - down)
         tile = plgpu.load(partial_ref.at[pl.ds(first, down), here], layout=layout, optimized=False)  # (down, WARP)
         place = plgpu.broadcasted_iota(jnp.int32, shape, 0, layout=layout)
-        return total + jnp.where(place >= i * down - first, tile, 0.0)
+        once = place >= i * down - first
+        return total + jnp.where(once & (place < count) if count < there else once, tile, 0.0)
 
     empty = lambda: plgpu.layout_cast(jnp.zeros(shape, jnp.float32), layout)
 
@@ -239,66 +324,57 @@ def launch(dy, x, weight, rstd, dx, config: Config, cols: int, interpret) -> jax
     """Write dx, (rows, cols) with rows >= 1; returns dweight. All as wide as config cuts; cols: without padding."""
     cut, warpgroups = config.cut, config.warpgroups
     call = functools.partial(
-        plgpu.kernel, compiler_params=rows.PARAMETERS, interpret=interpret, num_threads=1, thread_name="warpgroup"
+        plgpu.kernel, compiler_params=PARAMETERS, interpret=interpret, num_threads=1, thread_name="warpgroup"
     )
-    ring = config.kernel == "ring"
-    parts = rows.parts(x.shape[0], cut.cols)
-    counts = [config.blocks * (_segments(height, config.blocks) if ring else 1) for _, height in parts]
+    parts = []  # of the rows: the first, how many, the configuration, the first partial sum, and how many
+    total = 0
+    for first, height in rows.parts(x.shape[0], cut.cols):
+        own = replace(config, blocks=min(config.blocks, max(1, height // (rows.TEAM if cut.team else 1))))
+        sums = own.blocks * _segments(height, own)
+        parts.append((first, height, own, total, sums))
+        total += sums
     padded = pl.cdiv(cut.cols, rows.WARP) * rows.WARP
-    partial = jax.empty_ref(jax.ShapeDtypeStruct((sum(counts), padded), jnp.float32))
-    if ring:
-        lines = lambda array: array.reshape(x.shape[0], -1, rows.LINE)
-        scratch = [
-            plgpu.SMEM((config.slots, warpgroups, 2, config.tiles * cut.width // rows.LINE, rows.LINE), x.dtype),
-            plgpu.Barrier(num_arrivals=2, num_barriers=config.slots * warpgroups),
-            *rows.shared(warpgroups, cut),
-        ]
-    else:
+    partial = jax.empty_ref(jax.ShapeDtypeStruct((max(total, rows.TEAM), padded), jnp.float32))
+    scratch = rows.shared(warpgroups, cut)
+    if config.kernel == "ring":
+        dy, x = (array.reshape(x.shape[0], -1, rows.LINE) for array in (dy, x))
+        slots = plgpu.SMEM((config.slots, warpgroups, 2, config.tiles * cut.width // rows.LINE, rows.LINE), x.dtype)
+        scratch = [slots, plgpu.Barrier(num_arrivals=2, num_barriers=config.slots * warpgroups), *scratch]
+    if config.kernel == "strips":
         mean = jax.empty_ref(jax.ShapeDtypeStruct(rstd.shape, jnp.float32))
-    for i, (first, height) in enumerate(parts):
+    for first, height, own, begin, sums in parts:
         here = lambda *refs: [ref.at[pl.ds(first, height)] for ref in refs]
-        sums = lambda ref: ref.at[pl.ds(sum(counts[:i]), counts[i])]
-        if ring:
 
-            def walk(dy, x, weight, rstd, dx, partial, *scratch):
-                dy, x, rstd, dx = here(dy, x, rstd, dx)
-                _ring(dy, x, weight, rstd, dx, sums(partial), *scratch, height=height, cols=cols, config=config)
-
-            call(
-                walk,
-                scratch_types=scratch,
-                grid=(config.blocks,),
-                grid_names=("block",),
-                num_threads=warpgroups,
-                kernel_name="rmsnorm_backward",
-            )(lines(dy), lines(x), weight, rstd, dx, partial)
-            continue
+        def walk(dy, x, weight, rstd, dx, partial, *scratch):
+            dy, x, rstd, dx = here(dy, x, rstd, dx)
+            kernel = _ring if own.kernel == "ring" else _registers
+            partial = partial.at[pl.ds(begin, sums)]
+            kernel(dy, x, weight, rstd, dx, partial, *scratch, height=height, cols=cols, config=own)
 
         def means(dy, x, weight, rstd, mean, *scratch):
             dy, x, rstd, mean = here(dy, x, rstd, mean)
-            _means(dy, x, weight, rstd, mean, *scratch, cols=cols, config=config)
+            _means(dy, x, weight, rstd, mean, *scratch, cols=cols, config=own)
 
         def strips(dy, x, weight, rstd, mean, dx, partial):
             dy, x, rstd, mean, dx = here(dy, x, rstd, mean, dx)
-            _strips(dy, x, weight, rstd, mean, dx, sums(partial), height=height, config=config)
+            _strips(dy, x, weight, rstd, mean, dx, partial.at[pl.ds(begin, sums)], height=height, config=own)
 
-        call(
-            means,
-            scratch_types=rows.shared(warpgroups, cut),
-            grid=(height,),
-            grid_names=("tile",),
-            num_threads=warpgroups,
-            kernel_name="rmsnorm_backward_means",
-        )(dy, x, weight, rstd, mean)
-        call(
-            strips,
-            grid=(cut.cols // cut.width, config.blocks),
-            grid_names=("strip", "block"),
-            kernel_name="rmsnorm_backward",
-        )(dy, x, weight, rstd, mean, dx, partial)
+        together = dict(num_threads=warpgroups, scratch_types=scratch)
+        if config.kernel != "strips":
+            call(walk, grid=(own.blocks,), grid_names=("block",), kernel_name="rmsnorm_backward", **together)(
+                dy, x, weight, rstd, dx, partial
+            )
+            continue
+        call(means, grid=(height,), grid_names=("tile",), kernel_name="rmsnorm_backward_means", **together)(
+            dy, x, weight, rstd, mean
+        )
+        grid = cut.cols // cut.width, own.blocks
+        call(strips, grid=grid, grid_names=("strip", "block"), kernel_name="rmsnorm_backward")(
+            dy, x, weight, rstd, mean, dx, partial
+        )
     dweight = jax.empty_ref(jax.ShapeDtypeStruct((padded,), weight.dtype))
     call(
-        functools.partial(_down, count=sum(counts)),
+        functools.partial(_down, count=total),
         grid=(padded // rows.WARP,),
         grid_names=("strip",),
         kernel_name="rmsnorm_backward_dweight",

@@ -86,6 +86,13 @@ def load_weight(ref, start, cut: Cut):
     return lax.broadcast_in_dim(tile, cut.shape, (1,)) if cut.team else tile
 
 
+def load_numbers(ref, row, cut: Cut):
+    """ref (rows,) at row, or the TEAM numbers from there on, in registers."""
+    if not cut.team:
+        return ref[row]
+    return plgpu.load(ref.at[pl.ds(row, TEAM)], layout=cut.layout.reduce(1), optimized=False)
+
+
 def full(value, cut: Cut):
     """A tile of one value, to begin a loop with."""
     return plgpu.layout_cast(jnp.full(cut.shape, value, jnp.float32), cut.layout)

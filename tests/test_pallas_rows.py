@@ -69,11 +69,17 @@ def test_rmsnorm(shape, fields, kernel, extra, pallas, monkeypatch):
     assert seen[0].kernel == (kernel or "chunks") and seen[0].warpgroups > 1
 
 
+VARIANT = {"strips": "two_reads", "registers": "one_read", "ring": "prefetched"}
+
+
 @pytest.mark.parametrize(
     "shape, fields, kernel",
     (
         ((2, 20483), {}, "strips"),
         ((9, 1100), {"blocks": 4}, "strips"),
+        ((9, 1024), {"blocks": 2}, "registers"),
+        ((3, 1027), {}, "registers"),
+        ((7, 4099), {"blocks": 3}, "registers"),
         ((9, 1024), {"blocks": 4, "slots": 2}, "ring"),
         ((23, 8192), {"blocks": 5}, "ring"),
         ((17, 4096), {"blocks": 4, "tiles": 2, "slots": 3}, "ring"),
@@ -92,7 +98,7 @@ def test_rmsnorm_backward(shape, fields, kernel, pallas, monkeypatch):
     dy, x = (rng.normal(size=shape).astype("f4") for _ in range(2))
     weight = rng.normal(size=shape[1:]).astype("f4")
     rstd = (1 / np.sqrt((x * x).mean(axis=1))).astype("f4")
-    results = function(*map(x_of, (dy, x, weight, rstd)), variant=None if kernel == "ring" else "two_reads")
+    results = function(*map(x_of, (dy, x, weight, rstd)), variant=VARIANT[kernel])
     for value, wanted in zip(results, rmsnorm_contract.expect_backward(dy, x, weight, rstd).values()):
         assert within(np.asarray(value), wanted)
     assert seen[0].kernel == kernel
