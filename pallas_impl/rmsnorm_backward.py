@@ -28,7 +28,7 @@ VARIANTS = (
     Variant("two_reads", "mean(g x) of every row, then strips of columns, walked down", DTYPES, ("sm_90a",)),
     Variant(
         "one_read",
-        "rows up to 24576 columns stay in registers until dx",
+        "rows up to 12288 columns stay in registers until dx",
         DTYPES,
         ("sm_90a",),
         {"spill_bytes": 0},
@@ -43,9 +43,6 @@ SHARED = 50_000  # bytes of shared memory for a warpgroup's ring
 BARRIERS = 32  # the most that Mosaic has in one group
 HELD = 8  # tiles of a row in a warpgroup's registers, as float32 sums: 64 elements a thread
 TEAM_COLS = 1024  # widest row of one warp
-REGISTERS = 48  # elements of a row that a thread holds at most
-# A sum over the rows of a team has a vector of every lane of four warps in shared memory.
-PARAMETERS = replace(rows.PARAMETERS, reduction_scratch_bytes=4 * 32 * 8 * 4)
 DOWN = 128  # rows of partial sums at once in the last kernel, as many as there are below that
 
 
@@ -90,15 +87,17 @@ def _in_registers(height: int, cols: int, itemsize: int, most: int) -> Config | 
     """The configuration that holds a row in registers, if one does."""
     if rows.WARP <= cols <= TEAM_COLS and height >= rows.TEAM:
         cut = rows.cut(cols, itemsize, team=True)
-        return Config("registers", cut, 1, min(height // rows.TEAM, rows.MULTIPROCESSORS * 4), len(cut.starts))
+        return Config("registers", cut, 1, min(height // rows.TEAM, rows.MULTIPROCESSORS * 2), len(cut.starts))
     for each in (8, 4):
         cut = rows.cut(max(cols, rows.WARPGROUP), itemsize, each=each)
         for warpgroups in (1, 2, 4)[:most]:
             tiles, left = divmod(len(cut.starts), warpgroups)
             # The last tile may overlap the one before, which has to be the same warpgroup's.
             apart = left == 0 and (warpgroups == 1 or tiles > 1 or cut.again == 0)
-            if apart and tiles * cut.width <= REGISTERS * rows.WARPGROUP:
-                return Config("registers", cut, warpgroups, min(height, rows.MULTIPROCESSORS * 4 // warpgroups), tiles)
+            # Four warpgroups have 128 registers a thread, of which an element takes 4.
+            if apart and tiles * cut.width // rows.WARPGROUP <= (48 if warpgroups < 4 else 24):
+                blocks = rows.MULTIPROCESSORS * max(1, 2 // warpgroups)
+                return Config("registers", cut, warpgroups, min(height, blocks), tiles)
     return None
 
 
@@ -212,7 +211,16 @@ def _registers(
         totals = lax.fori_loop(segment * CHAIN, jnp.minimum((segment + 1) * CHAIN, steps), step, empty)
         for place, total in zip(places, totals):
             partial = partial_ref.at[segment * blocks + lax.axis_index("block"), pl.ds(place, cut.width)]
-            partial[...] = jnp.sum(total, axis=0) if cut.team else total
+            partial[...] = _over_team(total, *scratch, cut) if cut.team else total
+
+
+def _over_team(tile, spot, cut: Cut):
+    """The sum (width,) of a tile's rows, by way of shared memory: the sum over warps takes vectors of 4 at most."""
+    plgpu.commit_smem()  # all threads have read the tile before
+    spot[...] = tile
+    plgpu.commit_smem()
+    layout = rows.warp_a_row(min(4, cut.width // rows.WARP))
+    return jnp.sum(plgpu.load(spot, layout=layout, optimized=False), axis=0)
 
 
 def _ring(
@@ -324,7 +332,7 @@ def launch(dy, x, weight, rstd, dx, config: Config, cols: int, interpret) -> jax
     """Write dx, (rows, cols) with rows >= 1; returns dweight. All as wide as config cuts; cols: without padding."""
     cut, warpgroups = config.cut, config.warpgroups
     call = functools.partial(
-        plgpu.kernel, compiler_params=PARAMETERS, interpret=interpret, num_threads=1, thread_name="warpgroup"
+        plgpu.kernel, compiler_params=rows.PARAMETERS, interpret=interpret, num_threads=1, thread_name="warpgroup"
     )
     parts = []  # of the rows: the first, how many, the configuration, the first partial sum, and how many
     total = 0
@@ -335,7 +343,7 @@ def launch(dy, x, weight, rstd, dx, config: Config, cols: int, interpret) -> jax
         total += sums
     padded = pl.cdiv(cut.cols, rows.WARP) * rows.WARP
     partial = jax.empty_ref(jax.ShapeDtypeStruct((max(total, rows.TEAM), padded), jnp.float32))
-    scratch = rows.shared(warpgroups, cut)
+    scratch = [plgpu.SMEM(cut.shape, jnp.float32)] if cut.team else rows.shared(warpgroups, cut)
     if config.kernel == "ring":
         dy, x = (array.reshape(x.shape[0], -1, rows.LINE) for array in (dy, x))
         slots = plgpu.SMEM((config.slots, warpgroups, 2, config.tiles * cut.width // rows.LINE, rows.LINE), x.dtype)
