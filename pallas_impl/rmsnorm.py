@@ -361,11 +361,12 @@ def rmsnorm_backward(
     Raises TypeError, ValueError and Unsupported as the contract says.
     """
     given = [describe(name, array) for name, array in zip(("dy", "x", "weight", "rstd"), (dy, x, weight, rstd))]
-    targets = None if out is None else [describe(name, ref, ref=True) for name, ref in _named(("dx", "dweight"), out)]
+    refs = out if out is None or isinstance(out, (tuple, list)) else (out,)
+    targets = refs and [describe(name, ref, ref=True) for name, ref in _named(("dx", "dweight"), refs)]
     check_backward(*given, targets, platform="cpu" if interpret else "cuda")
     chosen = pick(VARIANTS["rmsnorm_backward"], variant, given[1].dtype, arrays.arch(x, interpret))
     config = backward.configure(*x.shape, x.dtype.itemsize, chosen.name, rows.most_warpgroups(interpret))
     if out is None:
         return _new_backward(dy, x, weight, rstd, config, interpret)
-    _into_backward(dy, x, weight, rstd, *out, config, interpret)
+    _into_backward(dy, x, weight, rstd, *refs, config, interpret)
     return out

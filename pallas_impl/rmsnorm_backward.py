@@ -1,13 +1,13 @@
 """RMSNorm's gradients: dx = rstd (g - x rstd^2 mean(g x)), g = dy w; dweight = sum over rows of dy x rstd.
 
 contract  reference/rmsnorm.py; ``out=`` takes a tuple of ``jax.Ref``
-mapping   blocks stay and walk down rows; a thread keeps dweight of its own columns in float32, and a last kernel adds
-          what the blocks found, in a fixed order. Rows are split over the warpgroups of a block, of which a
-          multiprocessor has four
+mapping   blocks stay and walk down rows, split over 1, 2 or 4 warpgroups, or TEAM rows at once, one a warp; a thread
+          keeps dweight of its own columns in float32, and a last kernel adds what the blocks found, in a fixed order
 traffic   reads dy and x and writes dx once; dweight of every block, 1 to 4 % more, is written and read. Where rows do
           not fit on chip, dy and x are read twice, first for mean(g x)
-limits    Hopper; prefetched: widths that are multiples of 1024 elements a warpgroup, up to 32768 in 16 bits and 16384
-          in float32; others are read twice, padded where narrower than 128
+limits    Hopper. Through TMA: widths that are 1024 times a warpgroup's tiles, up to 32768 (which spills) in 16 bits and
+          16384 in float32. In registers: up to 12288. Others are read twice. Below one element a thread (32, or 128
+          with fewer than 4 rows) padded by the wrapper, in small kernels more
 """
 
 import functools
@@ -262,31 +262,38 @@ def _ring(
     for i in range(config.slots):
         pl.when(i < count * parts)(lambda: fetch(i))
 
+    def refill(*emptied):
+        """Use the slots again that these were in."""
+        plgpu.commit_smem()  # all threads have read before the copy writes
+        for i in emptied:
+            pl.when(i + config.slots < count * parts)(lambda: fetch(i + config.slots))
+
     def step(turn, totals):
         row, first = block + turn * blocks, turn * parts
         rstd = rstd_ref[row]
-        products, found = 0.0, []
+        products, held, found = 0.0, [], []
         for part, tile in places:
             # --- load the row
             if tile == 0:
                 plgpu.barrier_wait(filled.at[lax.rem(first + part, config.slots) * warpgroups + me])
             dy, x = load(first + part, tile)  # (width,)
+            held.append((dy, x))
 
             # --- mean of g x
             products += dy * weight((part, tile)) * x
+        hold = len(places) <= HELD // 4
+        if hold:
+            refill(*(first + part for part in range(parts)))
         mean = rstd * (reduce(lax.rem(turn, 2), products, jnp.sum, jnp.add) / cols)
 
-        for (part, tile), total in zip(places, totals):
-            dy, x = load(first + part, tile)
+        for i, (part, tile) in enumerate(places):
+            dy, x = held[i] if hold else load(first + part, tile)
+            if not hold and tile == tiles - 1:
+                refill(first + part)
             dx, terms = _dx(dy, x, weight((part, tile)), rstd, mean)
             rows.at(dx_ref, row, start(part, tile), cut)[...] = dx.astype(dx_ref.dtype)
-            if tile == tiles - 1:
-                plgpu.commit_smem()  # all threads have read before the copy writes
-                ahead = first + part + config.slots
-                pl.when(ahead < count * parts)(lambda: fetch(ahead))
-
             # --- dweight
-            found.append(total + terms)
+            found.append(totals[i] + terms)
         return found
 
     @pl.loop(0, _segments(height, config))
