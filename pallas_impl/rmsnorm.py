@@ -11,7 +11,6 @@ limits    Hopper; widths that are odd, or not of 16 bytes, are loaded in smaller
 """
 
 import functools
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -24,7 +23,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pallas_impl import arrays, rows
 from pallas_impl import rmsnorm_backward as backward
 from pallas_impl.arrays import describe
-from pallas_impl.rows import Cut, Ring
+from pallas_impl.rows import Config, Cut, Ring
 from reference.contract import Variant, pick
 from reference.rmsnorm import DTYPES, check, check_backward, outputs
 
@@ -36,44 +35,6 @@ VARIANTS = {
     ),
     "rmsnorm_backward": backward.VARIANTS,
 }
-
-TEAM_COLS = 2048  # widest row of one warp
-WARPGROUP_COLS = 16384  # widest row of one warpgroup: 128 elements a thread
-RING_COLS = 32768  # widest row of a ring: 64 elements a thread of its 4 warpgroups
-SHARED = 200_000  # bytes of shared memory for a ring
-
-
-@dataclass(frozen=True)
-class Config:
-    """How a call is carried out.
-
-    kernel: ``registers``, ``ring`` or ``chunks``. warpgroups: of a block, which share a row. tiles: held at once, in
-    ``chunks``. stages: rows in flight, in ``ring``. blocks: that stay, in ``ring``.
-    """
-
-    kernel: str
-    cut: Cut
-    warpgroups: int = 1
-    tiles: int = 4
-    stages: int = 1
-    blocks: int = rows.MULTIPROCESSORS
-
-
-def configure(height: int, cols: int, itemsize: int, sources: int, variant: str, most: int = 4) -> Config:
-    """The configuration for x (height, cols); sources: 2 with a residual. most: warpgroups a block can have."""
-    if variant != "two_reads":
-        if cols <= TEAM_COLS and height >= rows.TEAM:
-            return Config("registers", rows.cut(max(cols, rows.WARP), itemsize, team=True))
-        if cols <= WARPGROUP_COLS:
-            return Config("registers", rows.cut(max(cols, rows.WARPGROUP), itemsize))
-    cut = rows.cut(max(cols, rows.WARPGROUP), itemsize)
-    stages = min(3, SHARED // (cols * itemsize * sources))
-    if variant == "prefetched" and cols <= RING_COLS and cols % (most * cut.width) == 0 and stages:
-        return Config("ring", cut, most, stages=stages)
-    tiles = min(4, cols // cut.width or 1)
-    # More chunks than warpgroups: the last one overlaps the one before, which has to be the same warpgroup's.
-    chunks = pl.cdiv(cols, tiles * cut.width)
-    return Config("chunks", cut, min(most, max(1, chunks - 1)), tiles)
 
 
 class Refs(NamedTuple):
@@ -242,6 +203,8 @@ def _launch(refs: Refs, cols: int, eps: float, config: Config, interpret) -> Non
 def _run(x, weight, residual, eps: float, outs: dict, config: Config, interpret) -> None:
     """Write outs, ``jax.Ref`` by name."""
     missing = config.cut.cols - x.shape[1]
+    if x.shape[0] == 0:
+        return
     if missing:
         # Narrower than a tile: zeros beside it, whose squares add nothing.
         wide = lambda array: None if array is None else jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, missing)])
@@ -250,7 +213,7 @@ def _run(x, weight, residual, eps: float, outs: dict, config: Config, interpret)
         for name, ref in padded.items():
             value = jax.freeze(ref)
             outs[name][...] = value[:, : x.shape[1]] if value.ndim == 2 else value
-    elif x.shape[0]:
+    else:
         _launch(_refs(x, residual, weight, outs), x.shape[1], eps, config, interpret)
 
 
@@ -306,8 +269,7 @@ def rmsnorm(
     check(info, other, eps, added, return_rstd, targets, platform="cpu" if interpret else "cuda")
     chosen = pick(VARIANTS["rmsnorm"], variant, info.dtype, arrays.arch(x, interpret))
     sources = 1 if residual is None else 2
-    most = rows.most_warpgroups(interpret)
-    config = configure(*x.shape, x.dtype.itemsize, sources, chosen.name, most)
+    config = rows.configure(*x.shape, x.dtype.itemsize, chosen.name, rows.most_warpgroups(interpret), sources)
     if refs is None:
         specs = tuple((name, shape, dtype) for name, (shape, dtype) in wanted.items())
         results = _new(x, weight, residual, float(eps), specs, config, interpret)

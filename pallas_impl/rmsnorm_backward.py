@@ -242,7 +242,8 @@ def _ring(
     places = [(part, tile) for part in range(parts) for tile in range(tiles)]
     start = lambda part, tile: (me * parts + part) * width + tile * cut.width
     weight = lambda *place: rows.load_weight(weight_ref, start(*place), cut)  # (width,)
-    if len(places) <= HELD // 2:
+    hold = len(places) <= HELD // 4  # weight, and dy and x until dx, in registers too
+    if hold:
         weight = {place: weight(*place) for place in places}.__getitem__
     else:
         weight = lambda place, load=weight: load(*place)
@@ -281,7 +282,6 @@ def _ring(
 
             # --- mean of g x
             products += dy * weight((part, tile)) * x
-        hold = len(places) <= HELD // 4
         if hold:
             refill(*(first + part for part in range(parts)))
         mean = rstd * (reduce(lax.rem(turn, 2), products, jnp.sum, jnp.add) / cols)

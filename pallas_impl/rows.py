@@ -7,6 +7,7 @@ block, which would race there without a word: :func:`reduction` goes through sha
 
 import functools
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -18,6 +19,10 @@ WARP, WARPGROUP = 32, 128  # threads
 TEAM = 4  # rows that a warpgroup takes at once, one a warp
 PART = 1 << 30  # elements a launch: Mosaic computes with int32 indices, and a launch's first row is static
 MULTIPROCESSORS = 132  # of an H100 or H200 (SXM), for kernels whose blocks stay
+TEAM_COLS = 2048  # widest row of one warp
+WARPGROUP_COLS = 16384  # widest row of one warpgroup: 128 elements a thread
+RING_COLS = 32768  # widest row of a ring: 64 elements a thread of its 4 warpgroups
+SHARED = 200_000  # bytes of shared memory for a ring
 LINE = 256  # elements: the longest axis of a TMA copy
 
 # By default two barriers surround every store. Here nothing is read where it is written, but in shared memory, where
@@ -61,6 +66,42 @@ def cut(cols: int, itemsize: int, team: bool = False, each: int = 8) -> Cut:
     while threads * each > cols:
         each //= 2
     return Cut(cols, threads * each, min(math.gcd(cols, 16 // itemsize), each), team)
+
+
+@dataclass(frozen=True)
+class Config:
+    """How softmax or RMSNorm is carried out.
+
+    kernel: ``registers``, ``ring`` or ``chunks``. warpgroups: of a block, which share a row. tiles: held at once, in
+    ``chunks``. stages: rows in flight, in ``ring``. blocks: that stay, in ``ring``.
+    """
+
+    kernel: str
+    cut: Cut
+    warpgroups: int = 1
+    tiles: int = 4
+    stages: int = 1
+    blocks: int = MULTIPROCESSORS
+
+
+def configure(height: int, cols: int, itemsize: int, variant: str, most: int, sources: int = 1) -> Config:
+    """The configuration of softmax or RMSNorm for x (height, cols).
+
+    most: warpgroups a block can have. sources: arrays of that shape that are read, 2 with a residual.
+    """
+    if variant != "two_reads":
+        if cols <= TEAM_COLS and height >= TEAM:
+            return Config("registers", cut(max(cols, WARP), itemsize, team=True))
+        if cols <= WARPGROUP_COLS:
+            return Config("registers", cut(max(cols, WARPGROUP), itemsize))
+    tiled = cut(max(cols, WARPGROUP), itemsize)
+    stages = min(3, SHARED // (cols * itemsize * sources))
+    if variant == "prefetched" and cols <= RING_COLS and cols % (most * tiled.width) == 0 and stages:
+        return Config("ring", tiled, most, stages=stages)
+    tiles = min(4, cols // tiled.width or 1)
+    # More chunks than warpgroups: the last one overlaps the one before, which has to be the same warpgroup's.
+    chunks = pl.cdiv(cols, tiles * tiled.width)
+    return Config("chunks", tiled, min(most, max(1, chunks - 1)), tiles)
 
 
 def warp_a_row(vector: int):

@@ -11,7 +11,6 @@ limits    Hopper; widths that are odd, or not of 16 bytes, are loaded in smaller
 
 import functools
 import math
-from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +20,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_impl import arrays, rows
 from pallas_impl.arrays import describe
-from pallas_impl.rows import Cut, Ring
+from pallas_impl.rows import Config, Cut, Ring
 from reference.contract import Variant, pick
 from reference.softmax import DTYPES, check
 
@@ -33,44 +32,7 @@ VARIANTS = {
     )
 }
 
-TEAM_COLS = 2048  # widest row of one warp
-WARPGROUP_COLS = 16384  # widest row of one warpgroup: 128 elements a thread
-RING_COLS = 32768  # widest row of a ring: 64 elements a thread of its 4 warpgroups
-SHARED = 200_000  # bytes of shared memory for a ring
-
 LOG2E = math.log2(math.e)
-
-
-@dataclass(frozen=True)
-class Config:
-    """How a call is carried out.
-
-    kernel: ``registers``, ``ring`` or ``online``. warpgroups: of a block, which share a row. tiles: held at once, in
-    ``online``. stages: rows in flight, in ``ring``. blocks: that stay, in ``ring``.
-    """
-
-    kernel: str
-    cut: Cut
-    warpgroups: int = 1
-    tiles: int = 4
-    stages: int = 1
-    blocks: int = rows.MULTIPROCESSORS
-
-
-def configure(height: int, cols: int, itemsize: int, variant: str, most: int = 4) -> Config:
-    """The configuration for x (height, cols); most: warpgroups a block can have."""
-    if variant != "two_reads":
-        if cols <= TEAM_COLS and height >= rows.TEAM:
-            return Config("registers", rows.cut(max(cols, rows.WARP), itemsize, team=True))
-        if cols <= WARPGROUP_COLS:
-            return Config("registers", rows.cut(max(cols, rows.WARPGROUP), itemsize))
-    cut = rows.cut(max(cols, rows.WARPGROUP), itemsize)
-    if variant == "prefetched" and cols <= RING_COLS and cols % (most * cut.width) == 0:
-        return Config("ring", cut, most, stages=min(3, SHARED // (cols * itemsize)))
-    tiles = min(4, cols // cut.width or 1)
-    # More chunks than warpgroups: the last one overlaps the one before, which has to be the same warpgroup's.
-    chunks = pl.cdiv(cols, tiles * cut.width)
-    return Config("online", cut, min(most, max(1, chunks - 1)), tiles)
 
 
 def _exp(x):
@@ -172,7 +134,7 @@ def _online(x_ref, out_ref, *scratch, height: int, config: Config):
 
 def _launch(x, out, config: Config, interpret):
     cut, warpgroups = config.cut, config.warpgroups
-    kernel = {"registers": _registers, "ring": _ring, "online": _online}[config.kernel]
+    kernel = {"registers": _registers, "ring": _ring, "chunks": _online}[config.kernel]
 
     def part(x_ref, out_ref, *scratch, first, height):
         """The kernel on height rows from first on."""
@@ -230,7 +192,7 @@ def softmax(x: jax.Array, *, out: jax.Ref | None = None, variant: str | None = N
     target = None if out is None else describe("out", out, ref=True)
     check(info, target, platform="cpu" if interpret else "cuda")
     chosen = pick(VARIANTS["softmax"], variant, info.dtype, arrays.arch(x, interpret))
-    config = configure(*x.shape, x.dtype.itemsize, chosen.name, rows.most_warpgroups(interpret))
+    config = rows.configure(*x.shape, x.dtype.itemsize, chosen.name, rows.most_warpgroups(interpret))
     if out is None:
         return _new(x, config, interpret)
     _into(x, out, config, interpret)
