@@ -1,21 +1,23 @@
-"""Faults put into the real kernels of RMSNorm's backward pass; each has to come out of the check as a ``fail``."""
+"""Faults put into the real kernels of RMSNorm's gradients; each has to come out of the check as a ``fail``."""
 
 from crosscheck.faults import Fault
 
-ROWS = "cuda/include/rmsnorm_backward.cuh"
-COOPERATIVE = "cuda/rmsnorm/backward_3_cooperative.cu"
-TAILS = ("rmsnorm_backward-float32-3x1025", "rmsnorm_backward-float32-9x257-one_sided")
-MANY = ("rmsnorm_backward-float32-18x2049-constant", "rmsnorm_backward-float32-3x1025")
+CUDA_ROWS = "cuda/include/rmsnorm_backward.cuh"
+CUDA_COOPERATIVE = "cuda/rmsnorm/backward_3_cooperative.cu"
+CUDA_TAILS = ("rmsnorm_backward-float32-3x1025", "rmsnorm_backward-float32-9x257-one_sided")
+CUDA_MANY = ("rmsnorm_backward-float32-18x2049-constant", "rmsnorm_backward-float32-3x1025")
+TRITON_ROWS = ("rmsnorm_backward-float32-9x257-one_sided", "rmsnorm_backward-float32-3x1025")
+TRITON_WIDE = ("rmsnorm_backward-float32-3x50257",)
 
 FAULTS = (
     Fault(
         "cuda",
         "tail unmasked",
-        ROWS,
+        CUDA_ROWS,
         "            if (row < rows && at < vectors) {",
         "            if (row < rows) {",
         ("guard bands", "bound"),
-        TAILS,
+        CUDA_TAILS,
     ),
     Fault(
         "cuda",
@@ -24,30 +26,30 @@ FAULTS = (
         "        __syncthreads();\n",
         "",
         ("bound",),
-        MANY,
+        CUDA_MANY,
     ),
     Fault(
         "cuda",
         "missing grid sync",
-        COOPERATIVE,
+        CUDA_COOPERATIVE,
         "    cooperative_groups::this_grid().sync();\n",
         "",
         ("bound",),
-        MANY,
+        CUDA_MANY,
     ),
     Fault(
         "cuda",
         "dweight missing its last block",
-        COOPERATIVE,
+        CUDA_COOPERATIVE,
         "(partials, dweight, count, cols,",
         "(partials, dweight, count - 1, cols,",
         ("bound",),
-        MANY,
+        CUDA_MANY,
     ),
     Fault(
         "cuda",
         "dweight missing a block's last row",
-        ROWS,
+        CUDA_ROWS,
         "team < TEAMS; ++team",
         "team < TEAMS - 1; ++team",
         ("bound",),
@@ -56,7 +58,7 @@ FAULTS = (
     Fault(
         "cuda",
         "16-bit accumulation",
-        ROWS,
+        CUDA_ROWS,
         "sums[i].values[j] += up.values[j] * normed;",
         "sums[i].values[j] = static_cast<float>(static_cast<SCALAR>(sums[i].values[j] + up.values[j] * normed));",
         ("bound",),
@@ -65,7 +67,7 @@ FAULTS = (
     Fault(
         "cuda",
         "dx without the part of rank one",
-        ROWS,
+        CUDA_ROWS,
         " - normed * mean)",
         ")",
         ("bound",),
@@ -74,28 +76,136 @@ FAULTS = (
     Fault(
         "cuda",
         "dweight without rstd",
-        ROWS,
+        CUDA_ROWS,
         "sums[i].values[j] += up.values[j] * normed;",
         "sums[i].values[j] += up.values[j] * normed / scale;",
         ("bound",),
-        TAILS,
+        CUDA_TAILS,
     ),
     Fault(
         "cuda",
         "copies not waited for",
-        ROWS,
+        CUDA_ROWS,
         "async_copy_wait<STAGES - 1>()",
         "async_copy_wait<STAGES>()",
         ("bound",),
-        TAILS,
+        CUDA_TAILS,
     ),
     Fault(
         "cuda",
         "rstd of the row before",
-        ROWS,
+        CUDA_ROWS,
         "next_scale = row + step < rows ? rstd[row + step] : 0.0f;",
         "next_scale = row + step < rows ? rstd[row] : 0.0f;",
         ("bound",),
         ("rmsnorm_backward-float32-23x1000-nan",),
+    ),
+    Fault(
+        "triton",
+        "tail unmasked",
+        "triton_impl/rmsnorm.py",
+        "\n            tl.store(dx_ptr + row * cols + col, dx.to(dx_ptr.dtype.element_ty), mask=inside)",
+        "\n            tl.store(dx_ptr + row * cols + col, dx.to(dx_ptr.dtype.element_ty))",
+        ("guard bands",),
+        TRITON_ROWS,
+    ),
+    Fault(
+        "triton",
+        "dweight's tail unmasked",
+        "triton_impl/rmsnorm.py",
+        "total.to(dweight_ptr.dtype.element_ty), mask=col < cols)",
+        "total.to(dweight_ptr.dtype.element_ty))",
+        ("guard bands",),
+        TRITON_ROWS,
+    ),
+    Fault(
+        "triton",
+        "dweight misses its last part",
+        "triton_impl/rmsnorm.py",
+        "mask=(part < parts) & (col < cols)",
+        "mask=(part < parts - 1) & (col < cols)",
+        ("bound",),
+        TRITON_ROWS,
+    ),
+    Fault(
+        "triton",
+        "dweight added up in 16 bits",
+        "triton_impl/rmsnorm.py",
+        "(sums[piece] + dy * normed,)",
+        "((sums[piece] + dy * normed).to(tl.float16).to(tl.float32),)",
+        ("bound",),
+        TRITON_ROWS,
+    ),
+    Fault(
+        "triton",
+        "weight forgotten in the mean",
+        "triton_impl/rmsnorm.py",
+        "products += dy * weight * (x * rstd)",
+        "products += dy * (x * rstd)",
+        ("bound",),
+        TRITON_ROWS,
+    ),
+    Fault(
+        "triton",
+        "mean over the block",
+        "triton_impl/rmsnorm.py",
+        "keep_dims=True) / cols  # (TRITON_ROWS, 1), times rstd",
+        "keep_dims=True) / (BLOCK * PIECES)",
+        ("bound",),
+        TRITON_ROWS,
+    ),
+    Fault(
+        "triton",
+        "a strip short of a row",
+        "triton_impl/rmsnorm.py",
+        "last = tl.minimum(first + strip, rows)",
+        "last = tl.minimum(first + strip, rows - 1)",
+        ("unwritten elements",),
+        TRITON_WIDE,
+    ),
+    Fault(
+        "triton",
+        "rstd forgotten in the mean",
+        "triton_impl/rmsnorm.py",
+        "products += dy * _load(weight_ptr, col, col < cols, False) * (x * rstd)",
+        "products += dy * _load(weight_ptr, col, col < cols, False) * x",
+        ("bound",),
+        TRITON_WIDE,
+    ),
+    Fault(
+        "pallas",
+        "dweight missing its last block",
+        "pallas_impl/rmsnorm_backward.py",
+        "functools.partial(_down, count=total)",
+        "functools.partial(_down, count=total - 1)",
+        ("bound",),
+        ("rmsnorm_backward-float32-8x129-tiny", "rmsnorm_backward-float32-18x2049-constant"),
+    ),
+    Fault(
+        "pallas",
+        "a row of a team counted twice",
+        "pallas_impl/rmsnorm_backward.py",
+        "line >= first + i * high - row",
+        "line >= 0",
+        ("bound",),
+        ("rmsnorm_backward-float32-9x257-one_sided",),
+    ),
+    Fault(
+        "pallas",
+        "dx without its projection",
+        "pallas_impl/rmsnorm_backward.py",
+        "rstd * (dy * w - xhat * mean)",
+        "rstd * (dy * w)",
+        ("bound",),
+        ("rmsnorm_backward-float32-3x1025",),
+    ),
+    Fault(
+        "pallas",
+        "dweight accumulated in 16 bits",
+        "pallas_impl/rmsnorm_backward.py",
+        "found.append(totals[k] + terms)",
+        "found.append((totals[k] + terms).astype(jnp.bfloat16).astype(jnp.float32))",
+        ("bound",),
+        ("rmsnorm_backward-float32-16x128-large", "rmsnorm_backward-float32-9x257-one_sided"),
     ),
 )
