@@ -38,9 +38,7 @@ VARIANTS = {
 }
 
 VALUES = 32  # elements of a row that a thread holds
-STRAIGHT = (
-    32 * 1024
-)  # bytes of a row of the inputs; up to here blocks of 512 threads, two a multiprocessor, hide each other's latencies
+STRAIGHT = 32 * 1024  # bytes of a row of the inputs; up to here several blocks a multiprocessor hide the latencies
 RESIDENT_THREADS = 512  # of the backward rungs 2 and 3 on a multiprocessor, each with 128 registers
 FOLD = 1024  # threads of fold.cu
 NULL = np.uint64(0)  # in the place of an array that is not there

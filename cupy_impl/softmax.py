@@ -33,9 +33,7 @@ VARIANTS = {
 }
 
 VALUES = 32  # float32 registers of a thread that hold its part of the row
-STRAIGHT = (
-    32 * 1024
-)  # bytes of a row; up to here blocks of 512 threads, two a multiprocessor, hide each other's latencies
+STRAIGHT = 32 * 1024  # bytes of a row; up to here several blocks a multiprocessor hide the latencies
 STAGE_BYTES = 64 * 1024  # of a row in a block, so that three stages fit
 
 

@@ -238,7 +238,7 @@ def test_list(capsys):
     status, out, _ = run(capsys, "--list", "--device", "cpu", "--backend", "cuda", "cupy", "--dtype", "float16")
     lines = out.splitlines()
     assert status == 0 and lines[0] in ("cuda: host build", "cuda: no C++ compiler: neither g++ nor clang++ is on PATH")
-    assert lines[1] == "cupy: CuPy needs a GPU" and all(line.startswith("vector_add-float16-") for line in lines[2:])
+    assert lines[1] == "cupy: CuPy needs a GPU" and all("-float16-" in line for line in lines[2:])
 
 
 def test_it_is_a_command():

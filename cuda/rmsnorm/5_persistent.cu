@@ -71,8 +71,8 @@ void rmsnorm(const SCALAR* __restrict__ x, const WEIGHT* __restrict__ weight, co
     }
     cluster_sync();
 
-    // Teams of a block go on together, as long as the first has a row.
-    for (int turn = 0; row - threadIdx.x / TEAM < rows; ++turn, row += step) {
+    // Teams of a block go on together, as long as the first has a row; a grid of all rows takes one turn.
+    for (int turn = 0; row - threadIdx.x / TEAM < rows && (STAGES > 0 || turn == 0); ++turn, row += step) {
         // --- load the row
         const long long start = row * cols;
         Vec v[VECTORS], r[VECTORS];  // (VECTORS, VECTOR)

@@ -62,8 +62,8 @@ void softmax(const SCALAR* __restrict__ x, SCALAR* __restrict__ out, long long r
     }
     cluster_sync();
 
-    // Teams of a block go on together, as long as the first has a row.
-    for (int turn = 0; row - threadIdx.x / TEAM < rows; ++turn, row += step) {
+    // Teams of a block go on together, as long as the first has a row; a grid of all rows takes one turn.
+    for (int turn = 0; row - threadIdx.x / TEAM < rows && (STAGES > 0 || turn == 0); ++turn, row += step) {
         // --- load the row
         const Vec* from = reinterpret_cast<const Vec*>(x + row * cols);  // (cols / VECTOR,)
         Vec* to = reinterpret_cast<Vec*>(out + row * cols);              // (cols / VECTOR,)
