@@ -10,7 +10,7 @@ crosscheck: $(VENV)/ready
 	@$(VENV)/bin/python -m crosscheck
 
 test: $(VENV)/ready
-	@$(VENV)/bin/python -m pytest
+	@$(VENV)/bin/python -m pytest -n auto --dist worksteal
 
 clean:
 	rm -rf $(VENV)

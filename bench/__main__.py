@@ -29,7 +29,7 @@ def parser() -> Parser:
         epilog="Exit status: 0, 1 where an implementation got no time or --fail-on-slower found something slower, "
         "2 for a command line that cannot be carried out.",
     )
-    verbs = p.add_subparsers(dest="verb", required=True, metavar="run|ceilings|explain|profile|compare|plot")
+    verbs = p.add_subparsers(dest="verb", required=True, metavar="run|ceilings|explain|profile|tune|compare|plot")
     run = verbs.add_parser("run", help="time backends on this GPU", description="Time backends on this GPU.")
     add_choice(run)
     run.add_argument(
@@ -59,6 +59,11 @@ def parser() -> Parser:
     add_names(profile, "--backend", f"among {', '.join(backends.BACKENDS)} (default: the implementations)")
     add_names(profile, "--variant", "variants of the implementations, or all (default: the best for the device)")
     profile.add_argument("--case", nargs="+", metavar="ID", help="cases by id (default: the largest timed one)")
+    search = verbs.add_parser("tune", help="search for better configurations of a kernel on a case; changes nothing")
+    search.add_argument("operator", metavar="OP", help=f"among {', '.join(OPERATORS)}")
+    search.add_argument("--backend", required=True, metavar="NAME", help=f"among {', '.join(backends.IMPLEMENTATIONS)}")
+    search.add_argument("--variant", metavar="NAME", help="the variant (default: the best for the device)")
+    search.add_argument("--case", nargs="+", metavar="ID", help="cases by id (default: the timed ones)")
     both = verbs.add_parser("compare", help="what is faster, slower or the same in a second run")
     both.add_argument("old", type=Path, metavar="OLD")
     both.add_argument("new", type=Path, metavar="NEW")
@@ -259,6 +264,32 @@ def profile(options: argparse.Namespace) -> int:
     return 0
 
 
+def tune(options: argparse.Namespace) -> int:
+    among("OP", options.operator, OPERATORS)
+    among("--backend", options.backend, backends.IMPLEMENTATIONS)
+    own = {name: c for name, c in CASES.items() if c.operator == options.operator}
+    for name in options.case or ():
+        if name not in own:
+            raise ValueError(f"--case is {name!r}; accepted: the id of a case of {options.operator}")
+    gpu = use_gpu()
+    from bench.run import Bench
+    from bench.tune import CHOICES
+    from bench.tune import tune as rounds
+
+    backend, bench = backends.find(options.backend), Bench(gpu, 3)
+    for name in options.case or [name for name, c in own.items() if "performance" in c.sets]:
+        variant = options.variant or backend.best(options.operator, own[name].dtype, gpu)
+        among("--variant", variant, CHOICES.get((options.backend, options.operator), {}))
+        for i, trials in enumerate(rounds(bench, Task(options.backend, own[name], variant))):
+            timed = sorted((t for t in trials if t.us is not None), key=lambda t: t.us)
+            refused = len(trials) - len(timed)
+            print(f"{name}: {options.backend} {variant}, round {i + 1}: from {trials[0].configuration}")
+            print(tabulate([[t.us, t.change] for t in timed[:8]], ["device us", "change"], floatfmt=".2f"))
+            print(f"{len(timed)} timed, {refused} refused or wrong", end="\n\n", flush=True)
+        bench.free()
+    return 0
+
+
 def show_changes(options: argparse.Namespace) -> int:
     old, new = read(options.old), read(options.new)
     gpus = [document["environment"].get("gpu") for document in (old, new)]
@@ -308,7 +339,7 @@ def draw(options: argparse.Namespace) -> int:
 
 
 VERBS = {
-    "run": run, "ceilings": ceilings, "explain": explain, "profile": profile, "compare": show_changes, "plot": draw,
+    "run": run, "ceilings": ceilings, "explain": explain, "profile": profile, "tune": tune, "compare": show_changes, "plot": draw,
 }  # fmt: skip
 
 

@@ -245,17 +245,18 @@ def test_the_sum_is_rounded_before_the_norm(implementation):
 
 
 @pytest.mark.parametrize("name", BUILT)
-@pytest.mark.parametrize("rows, cols", ((600, 40), (37, 1025), (260, 257)))
-def test_dweight_has_the_same_bits_twice(name, rows, cols, pytestconfig):
+def test_dweight_has_the_same_bits_twice(name, pytestconfig):
     backend, tier = backends.find(name), pytestconfig.tier
     if reason := backend.unavailable(tier):
         pytest.skip(reason)
     arrays = KINDS[backend.kind(tier)](tier)
-    given = inputs(rows, cols)
-    for variant in backend.variants("rmsnorm_backward"):
-        function = backend.function("rmsnorm_backward", variant, tier)
-        first, second = (arrays.get(function(*(arrays.put(a) for a in given))[1]) for _ in range(2))
-        assert first.tobytes() == second.tobytes(), variant
+    # Interpreters go one way always: there it is enough that the wrapper does.
+    for rows, cols in ((19, 129),) if tier == "cpu" else ((600, 40), (37, 1025), (5000, 257), (700, 8192), (9, 50257)):
+        given = inputs(rows, cols)
+        for variant in backend.variants("rmsnorm_backward"):
+            function = backend.function("rmsnorm_backward", variant, tier)
+            first, second = (arrays.get(function(*(arrays.put(a) for a in given))[1]) for _ in range(2))
+            assert first.tobytes() == second.tobytes(), (variant, rows, cols)
 
 
 # The tiles of the CUDA kernels
