@@ -35,14 +35,18 @@ def test_a_stale_fault_is_an_error(tmp_path, text, times):
         faults.apply(Fault("cuda", "stale", "kernel.cu", text, "", (), ()), tmp_path)
 
 
-def test_all_are_caught(pytestconfig):
-    rows = faults.check(list(OPERATORS), list(backends.IMPLEMENTATIONS), pytestconfig.tier)
-    missed = [row for row in rows if row["verdict"] == "pass"]
-    assert not missed, missed
-    for row in rows:
-        absent = backends.find(row["backend"]).unavailable(pytestconfig.tier)
-        here = row["reason"] and row["reason"].startswith("shows only on")
-        assert row["verdict"] == "fail" or absent or here, row
+def test_one_of_each_implementation_is_caught(monkeypatch, pytestconfig):
+    """The first that shows here; all of them take minutes: python -m crosscheck faults."""
+    tier, every = pytestconfig.tier, faults.load
+
+    def first(operator):
+        shown = [f for f in every(operator) if tier in f.tiers]
+        return [next(f for f in shown if f.backend == name) for name in dict.fromkeys(f.backend for f in shown)]
+
+    monkeypatch.setattr(faults, "load", first)
+    for row in faults.check(list(OPERATORS), list(backends.IMPLEMENTATIONS), tier):
+        absent = backends.find(row["backend"]).unavailable(tier)
+        assert row["verdict"] == "fail" or absent, row
 
 
 def row(verdict="fail", reason="", error=None):

@@ -149,7 +149,7 @@ FAULTS = (
         "triton",
         "mean over the block",
         "triton_impl/rmsnorm.py",
-        "keep_dims=True) / cols  # (TRITON_ROWS, 1), times rstd",
+        "keep_dims=True) / cols  # (ROWS, 1), times rstd",
         "keep_dims=True) / (BLOCK * PIECES)",
         ("bound",),
         TRITON_ROWS,
