@@ -14,12 +14,11 @@ from bench.compare import compare
 from bench.results import read
 from bench.work import DEVICES, Device, hardware, work
 from crosscheck import backends, machine, report
-from crosscheck.cases import CASES, OPERATORS, Case
+from crosscheck.cases import CASES, DTYPES, OPERATORS, Case
 from crosscheck.command import Parser, add_names, each, track, while_read
 from crosscheck.runner import Task
+from crosscheck.workers import GPU_ENVIRONMENT
 from reference.contract import Unsupported, among, words
-
-DTYPES = ("float32", "float16", "bfloat16")
 
 
 def parser() -> Parser:
@@ -89,7 +88,7 @@ def use_gpu() -> machine.Gpu:
     missing = [name for name in ("torch", "pynvml", "cuda.bindings") if importlib.util.find_spec(name) is None]
     if missing:
         raise ValueError(f"{words(missing)} not installed, which the clocks need; accepted: the packages of [cuda13]")
-    os.environ |= {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TRITON_INTERPRET": "0"}
+    os.environ |= dict(GPU_ENVIRONMENT)
     return gpu
 
 
@@ -113,6 +112,15 @@ def choose_cases(options: argparse.Namespace) -> list[Case]:
     if not kept:
         raise ValueError("--op, --dtype and --cases leave no case together")
     return kept
+
+
+def chosen_cases(options: argparse.Namespace) -> list[Case]:
+    """Of one operator the cases that were named, by default the timed ones."""
+    own = {name: c for name, c in CASES.items() if c.operator == options.operator}
+    for name in options.case or ():
+        if name not in own:
+            raise ValueError(f"--case is {name!r}; accepted: the id of a case of {options.operator}")
+    return [own[name] for name in options.case or own if options.case or "performance" in own[name].sets]
 
 
 def choose_tasks(case: Case, names: Sequence[str], asked: Sequence[str] | None) -> list[Task]:
@@ -165,7 +173,7 @@ def run(options: argparse.Namespace) -> int:
     if others := bench.monitor.others():
         print(f"warning: also at work on this GPU: {words(others)}", file=sys.stderr)
     document = {
-        "schema": results.SCHEMA,
+        "schema": report.SCHEMA,
         "environment": environment,
         "ceilings": bench.ceilings,
         "peaks": bench.peaks(),
@@ -211,15 +219,11 @@ def ceilings(options: argparse.Namespace) -> int:
 def explain(options: argparse.Namespace) -> int:
     among("OP", options.operator, OPERATORS)
     name, device = described(options.device)
-    own = {name: c for name, c in CASES.items() if c.operator == options.operator}
-    names = options.case or [case for case, c in own.items() if "performance" in c.sets]
     lines = []
-    for case in names:
-        if case not in own:
-            raise ValueError(f"--case is {case!r}; accepted: the id of a case of {options.operator}")
-        needed = work(own[case])
+    for case in chosen_cases(options):
+        needed = work(case)
         seconds, roof = device.floor(needed)
-        lines.append([case, needed.flops / 1e9, needed.bytes / 1e6, needed.intensity, roof, 1e6 * seconds])
+        lines.append([case.id, needed.flops / 1e9, needed.bytes / 1e6, needed.intensity, roof, 1e6 * seconds])
     heads = ["case", "GFLOP", "MB", "FLOP/byte", "decided by", f"floor on an {name}, us"]
     print(tabulate(lines, heads, floatfmt=("", ".3f", ".2f", ".3g", "", ".2f")))
     return 0
@@ -237,53 +241,49 @@ def described(name: str | None) -> tuple[str, Device]:
 def profile(options: argparse.Namespace) -> int:
     among("OP", options.operator, OPERATORS)
     each("--backend", options.backend, backends.BACKENDS)
-    own = {name: c for name, c in CASES.items() if c.operator == options.operator}
-    for name in options.case or ():
-        if name not in own:
-            raise ValueError(f"--case is {name!r}; accepted: the id of a case of {options.operator}")
-    largest = max((c for c in own.values() if "performance" in c.sets), key=lambda c: work(c).bytes).id
+    cases = chosen_cases(options)
+    if not options.case:
+        cases = [max(cases, key=lambda case: work(case).bytes)]
     gpu = use_gpu()
     names = options.backend or list(backends.IMPLEMENTATIONS)
     check_variants(options.variant, names, [options.operator])
     asked = []
-    for case in options.case or [largest]:
-        for task in choose_tasks(own[case], names, options.variant):
+    for case in cases:
+        for task in choose_tasks(case, names, options.variant):
             backend = backends.find(task.backend)
             if reason := backend.unavailable("gpu"):
                 raise ValueError(f"--backend is {task.backend!r}: {reason}")
             if not backend.variants(options.operator):
                 raise ValueError(f"--backend is {task.backend!r}, which has no {options.operator}")
-            asked.append((task.backend, task.variant or backend.best(options.operator, own[case].dtype, gpu), case))
+            variant = task.variant or backend.best(options.operator, case.dtype, gpu)
+            asked.append((task.backend, variant, case.id))
     try:
         found = counters.read(asked, counters.PROFILE | (counters.HOPPER if gpu.arch == "sm_90" else {}))
     except counters.NoCounters as error:
         raise ValueError(f"no counters here: {error}") from None
     for (backend, variant, case), kernels in zip(asked, found):
         print(f"{case}: {backend} {variant}")
-        print(counters.table(kernels, work(own[case])), end="\n\n")
+        print(counters.table(kernels, work(CASES[case])), end="\n\n")
     return 0
 
 
 def tune(options: argparse.Namespace) -> int:
     among("OP", options.operator, OPERATORS)
     among("--backend", options.backend, backends.IMPLEMENTATIONS)
-    own = {name: c for name, c in CASES.items() if c.operator == options.operator}
-    for name in options.case or ():
-        if name not in own:
-            raise ValueError(f"--case is {name!r}; accepted: the id of a case of {options.operator}")
+    cases = chosen_cases(options)
     gpu = use_gpu()
     from bench.run import Bench
     from bench.tune import CHOICES
     from bench.tune import tune as rounds
 
     backend, bench = backends.find(options.backend), Bench(gpu, 3)
-    for name in options.case or [name for name, c in own.items() if "performance" in c.sets]:
-        variant = options.variant or backend.best(options.operator, own[name].dtype, gpu)
+    for case in cases:
+        variant = options.variant or backend.best(options.operator, case.dtype, gpu)
         among("--variant", variant, CHOICES.get((options.backend, options.operator), {}))
-        for i, trials in enumerate(rounds(bench, Task(options.backend, own[name], variant))):
+        for i, trials in enumerate(rounds(bench, Task(options.backend, case, variant))):
             timed = sorted((t for t in trials if t.us is not None), key=lambda t: t.us)
             refused = len(trials) - len(timed)
-            print(f"{name}: {options.backend} {variant}, round {i + 1}: from {trials[0].configuration}")
+            print(f"{case.id}: {options.backend} {variant}, round {i + 1}: from {trials[0].configuration}")
             print(tabulate([[t.us, t.change] for t in timed[:8]], ["device us", "change"], floatfmt=".2f"))
             print(f"{len(timed)} timed, {refused} refused or wrong", end="\n\n", flush=True)
         bench.free()

@@ -3,10 +3,12 @@
 Library code on large operands, by the same clock as everything else.
 """
 
+import functools
 import statistics
 from typing import Callable
 
-from bench.clocks import Candidate, DeviceClock, shuffled
+from bench.clocks import Candidate, DeviceClock
+from crosscheck.baselines import torch_float32_products
 
 STREAM = 1 << 32  # bytes of an array that is streamed: far more than the caches hold
 N = {"bfloat16": 8192, "float16": 8192, "tf32": 8192, "float32": 4096}  # of square products
@@ -24,25 +26,14 @@ def candidates() -> dict[str, tuple[Callable[[], object], float]]:
     for rate, n in N.items():
         dtype = getattr(torch, "float32" if rate == "tf32" else rate)
         a, b = (torch.randn(n, n, device="cuda").to(dtype) for _ in range(2))
-        product = lambda a=a, b=b: torch.mm(a, b)
-        if dtype == torch.float32:
-            product = _at_precision("tf32" if rate == "tf32" else "ieee", product)
-        calls[f"{rate}_tflop_s"] = product, 2 * n**3 / 1e12
+        precision = "tf32" if rate == "tf32" else "ieee"
+        calls[f"{rate}_tflop_s"] = functools.partial(_product, a, b, precision), 2 * n**3 / 1e12
     return calls
 
 
-def _at_precision(precision: str, call):
-    import torch
-
-    def with_precision():
-        settings, before = torch.backends.cuda.matmul, torch.backends.cuda.matmul.fp32_precision
-        settings.fp32_precision = precision
-        try:
-            return call()
-        finally:
-            settings.fp32_precision = before
-
-    return with_precision
+def _product(a, b, precision: str):
+    with torch_float32_products(precision):
+        return a @ b
 
 
 def measure(clock: DeviceClock, batches: int = 3, calls: int = 5) -> dict[str, float]:
@@ -53,9 +44,8 @@ def measure(clock: DeviceClock, batches: int = 3, calls: int = 5) -> dict[str, f
     timed = {name: Candidate("torch", call, wait) for name, (call, _) in ceilings.items()}
     for candidate in timed.values():
         candidate.call()
-    spans = {name: [] for name in timed}
-    for batch in range(batches):
-        order = shuffled(dict.fromkeys(timed, calls), batch)
-        for name, span in zip(order, clock.batch(timed, order)):
-            spans[name].append(span.end - span.start)
-    return {name: ceilings[name][1] / (statistics.median(times) / 1e9) for name, times in spans.items()}
+    times = {name: [] for name in timed}
+    for spans in clock.batches(timed, dict.fromkeys(timed, calls), batches):
+        for name, own in spans.items():
+            times[name] += [span.end - span.start for span in own]
+    return {name: ceilings[name][1] / (statistics.median(taken) / 1e9) for name, taken in times.items()}

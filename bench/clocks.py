@@ -13,7 +13,7 @@ import random
 import statistics
 import time
 from dataclasses import dataclass
-from typing import Callable, Mapping, NamedTuple, Sequence
+from typing import Callable, Iterator, Mapping, NamedTuple, Sequence
 
 SLACK_NS = 200  # two kernels of one stream: CUPTI's clock lets the second start this much before the first one's end
 
@@ -134,6 +134,17 @@ class DeviceClock:
                 self._torch.cuda.synchronize()  # whatever a call left on streams of its own
 
         return spans(self._record(job), [self._marks[candidates[name].kind] for name in order])
+
+    def batches(
+        self, candidates: Mapping[str, Candidate], calls: Mapping[str, int], count: int
+    ) -> Iterator[dict[str, list[Span | None]]]:
+        """So many batches, each of ``calls`` of every candidate in an order of its own: their spans by name."""
+        for seed in range(count):
+            order = shuffled(calls, seed)
+            spans = {name: [] for name in candidates}
+            for name, span in zip(order, self.batch(candidates, order)):
+                spans[name].append(span)
+            yield spans
 
 
 def shuffled(calls: Mapping[str, int], seed: int) -> list[str]:

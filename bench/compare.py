@@ -3,7 +3,7 @@
 import statistics
 from typing import NamedTuple, Sequence
 
-KEY = ("operator", "backend", "variant", "case")
+from crosscheck.report import key
 
 DRIFT = 0.01  # two runs of the same thing differ by this much though each varies less: clocks, temperature
 LOUD = 0.05  # noise past which no difference means nothing
@@ -31,7 +31,6 @@ def compare(old: Sequence[dict], new: Sequence[dict]) -> tuple[list[Change], lis
 
     verdict: ``same``, ``faster``, ``slower``, or ``unclear`` where the noise would hide a difference that matters.
     """
-    key = lambda record: tuple(record[name] for name in KEY)
     before, after = {key(r): r for r in old}, {key(r): r for r in new}
     changes = []
     for name in before.keys() & after.keys():

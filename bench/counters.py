@@ -7,7 +7,6 @@ kernel that marks where it begins. Kernels are run one at a time, and again for 
 import csv
 import io
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -139,7 +138,6 @@ def _percent(value: float | None) -> str:
 
 
 def main(file: str) -> None:
-    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     import torch
 
     from crosscheck import backends

@@ -27,7 +27,6 @@ def seconds(backend: str, variant: str, case: str) -> dict[str, float | None]:
 
 
 def main(backend: str, variant: str, case: str) -> None:
-    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     from crosscheck import backends
     from crosscheck.arrays import KINDS
     from crosscheck.cases import CASES, OPERATORS

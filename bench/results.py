@@ -10,8 +10,6 @@ from tabulate import tabulate
 from crosscheck import report
 from crosscheck.cases import CASES
 
-SCHEMA = 1
-
 # A record's fields, in order; None where there is nothing to say.
 FIELDS = (
     "operator", "backend", "variant", "role", "case", "dtype", "shape", "arguments", "distribution",
@@ -25,20 +23,14 @@ FIELDS = (
     "error_over_bound", "flags", "reason",
 )  # fmt: skip
 
-_PARTS = ("environment", "ceilings", "peaks")
-
 
 def read(path: Path) -> dict:
     """A result file with records; ValueError for anything else."""
-    try:
-        document = json.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is no result file: {error}") from None
-    records = document.get("records") if isinstance(document, dict) and document.get("schema") == SCHEMA else None
-    whole = isinstance(records, list) and all(isinstance(document.get(n), dict) for n in _PARTS)
-    if not whole or not records or not all(isinstance(r, dict) and set(FIELDS) <= set(r) for r in records):
-        raise ValueError(f"{path} is no result file of schema {SCHEMA} with records")
-    for record in records:
+    document = report.parse(path, "records", FIELDS)
+    whole = document and document["records"] and all(isinstance(document.get(n), dict) for n in ("ceilings", "peaks"))
+    if not whole:
+        raise ValueError(f"{path} is no result file of schema {report.SCHEMA} with records")
+    for record in document["records"]:
         if record["case"] not in CASES:
             raise ValueError(f"{path} has a record of {record['case']!r}; accepted: cases of this version's table")
     return document
@@ -48,12 +40,7 @@ def check_mergeable(path: Path, environment: dict) -> None:
     """Raise ValueError unless records of this environment can be written to ``path``, beside those that are there."""
     report.check_writable(path)
     if path.exists():
-        there = read(path)["environment"]
-        differing = [name for name in environment if name != "date" and there.get(name) != environment[name]]
-        if differing:
-            raise ValueError(
-                f"{path} holds records of another environment ({', '.join(differing)}); accepted: a new path"
-            )
+        report.check_environment(path, "records", read(path)["environment"], environment)
 
 
 def write(path: Path, document: dict) -> None:

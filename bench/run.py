@@ -1,5 +1,6 @@
 """Measures backends on cases, in this process, and says what came out in records."""
 
+import functools
 import gc
 import itertools
 import statistics
@@ -21,17 +22,22 @@ from crosscheck.runner import Runner, Task, brief
 BATCH_S = 0.02  # seconds of a candidate's calls in a batch, of device time and of call time; 3 to MOST calls
 MOST = {"device": 20, "call": 1000}
 SUSTAINED_S = 1.0  # seconds that a candidate runs back to back
+TIMES = ("device_us", "device_us_quartiles", "batch_medians_us", "sustained_us", "call_us")  # of a record
 COPY = "copy"  # the name of the copy among the candidates
 
 
 @dataclass
 class _Entry:
-    """A backend in the run of a case. row: crosscheck's. candidate: None where it gets no time."""
+    """A backend in the run of a case. candidate: None where it gets no time."""
 
     task: Task
-    row: dict
     record: dict
     candidate: Candidate | None = None
+
+    def refuse(self, reason: str, flag: str = "fail") -> None:
+        """Give it no time."""
+        self.record |= dict.fromkeys(TIMES) | {"reason": reason}
+        self.record["flags"].append(flag)
 
 
 class Bench:
@@ -44,8 +50,13 @@ class Bench:
         self.clock = DeviceClock(self.hardware.l2_bytes)
         self.monitor = Monitor()
         self.runner = Runner(gpu)
-        self.ceilings: dict[str, float] = ceilings.measure(self.clock)
+
+    @functools.cached_property
+    def ceilings(self) -> dict[str, float]:
+        """Those of this run, measured when they are first asked for."""
+        found = ceilings.measure(self.clock)
         self.free()
+        return found
 
     def peaks(self) -> dict[str, float]:
         """The hardware's, in the units of the ceilings."""
@@ -74,9 +85,7 @@ class Bench:
                 self._check_again(entries)
         except Exception as error:
             for entry in timed.values():
-                entry.record |= dict.fromkeys(("device_us", "device_us_quartiles", "batch_medians_us"))
-                entry.record["reason"] = f"timing stopped: {brief(error)}"
-                entry.record["flags"].append("fail")
+                entry.refuse(f"timing stopped: {brief(error)}")
         self.free()
         records = [entry.record for entry in entries]
         base = min((r["device_us"] for r in records if r["backend"] == baseline and r["device_us"]), default=None)
@@ -90,7 +99,7 @@ class Bench:
         record = dict.fromkeys(FIELDS) | {
             name: row[name] for name in FIELDS if name in row
         } | {"distribution": case.distribution, "flags": []}  # fmt: skip
-        entry = _Entry(task, row, record)
+        entry = _Entry(task, record)
         if row["verdict"] not in ("pass", "inaccurate"):
             record["flags"] += ["fail"] if row["verdict"] == "fail" else []
             return entry
@@ -103,8 +112,8 @@ class Bench:
         try:
             record["peak_memory_bytes"] = host_time.peak_memory(kind, function, arguments, keywords)
         except Exception as error:
-            entry.candidate, record["reason"] = None, f"the call in search of its peak memory: {brief(error)}"
-            record["flags"].append("fail")
+            entry.candidate = None
+            entry.refuse(f"the call in search of its peak memory: {brief(error)}")
         return entry
 
     def _check_again(self, entries: Sequence[_Entry]) -> None:
@@ -114,24 +123,20 @@ class Bench:
             if not entry.candidate:
                 continue
             row, *_ = self.runner.run(entry.task)
-            record = entry.record
-            record["error_over_bound"] = row["error_over_bound"]
+            entry.record["error_over_bound"] = row["error_over_bound"]
             if row["verdict"] == "inaccurate":
-                record["flags"].append("inaccurate")
+                entry.record["flags"].append("inaccurate")
             elif row["verdict"] != "pass":
-                record |= dict.fromkeys(
-                    ("device_us", "device_us_quartiles", "batch_medians_us", "sustained_us", "call_us")
-                )
-                record["reason"] = f"on other values in the same memory: {row['reason']}"
-                record["flags"].append("fail")
+                entry.refuse(f"on other values in the same memory: {row['reason']}")
 
     def _time(self, case: Case, timed: dict[str, _Entry]) -> None:
         candidates = {name: entry.candidate for name, entry in timed.items()}
         candidates[COPY] = self._copy(case)
         samples = self._device_time(candidates, timed)
         del candidates[COPY]
-        for name, candidate in candidates.items():
-            timed[name].record |= summary(samples)
+        state = summary(samples)
+        for entry in timed.values():
+            entry.record |= state
         self._call_time(candidates, timed)
         for name, entry in timed.items():
             record, backend = entry.record, backends.find(entry.task.backend)
@@ -157,25 +162,18 @@ class Bench:
             self.clock.flush(candidate.kind)
             seconds = stream(candidate, 1)
             calls[name] = min(MOST["device"], max(3, int(BATCH_S / seconds)))
-        spans, samples = {name: [] for name in candidates}, []
-        for batch in range(self.batches):
-            order = shuffled(calls, batch)
+        found, samples = [], [self.monitor.sample()]
+        for spans in self.clock.batches(candidates, calls, self.batches):
+            found.append(spans)
             samples.append(self.monitor.sample())
-            found = self.clock.batch(candidates, order)
-            samples.append(self.monitor.sample())
-            for name, own in itertools.groupby(
-                sorted(zip(order, found), key=lambda pair: pair[0]), lambda pair: pair[0]
-            ):
-                spans[name].append([span for _, span in own])
         times = {}
-        for name, batches in spans.items():
+        for name in candidates:
+            batches = [spans[name] for spans in found]
             every = list(itertools.chain(*batches))
             if None in every:
-                timed[name].record["reason"] = "calls leave no record on the device: nothing was computed"
-                timed[name].record["flags"].append("fail")
+                timed[name].refuse("calls leave no record on the device: nothing was computed")
             elif not all(span.ordered for span in every):
-                timed[name].record["reason"] = "runs on a stream that is not ordered behind the caller's"
-                timed[name].record["flags"].append("unsynchronised")
+                timed[name].refuse("runs on a stream that is not ordered behind the caller's", "unsynchronised")
             else:
                 times[name] = [[(span.end - span.start) / 1e3 for span in batch] for batch in batches]
         copy_us = statistics.median(itertools.chain(*times[COPY]))

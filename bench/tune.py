@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Callable, Iterator
 from unittest import mock
 
-from bench.clocks import Candidate, shuffled
+from bench.clocks import Candidate
 from bench.run import Bench
 from crosscheck import backends
 from crosscheck.runner import Task
@@ -152,10 +152,9 @@ def tune(bench: Bench, task: Task) -> Iterator[list[Trial]]:
                 )
                 candidates[words].wait([candidates[words].call()])
         times = {words: [] for words in candidates}
-        for batch in range(BATCHES if candidates else 0):
-            order = shuffled(dict.fromkeys(candidates, CALLS), batch)
-            for words, span in zip(order, bench.clock.batch(candidates, order)):
-                times[words].append((span.end - span.start) / 1e3)
+        for spans in bench.clock.batches(candidates, dict.fromkeys(candidates, CALLS), BATCHES if candidates else 0):
+            for words, own in spans.items():
+                times[words] += [(span.end - span.start) / 1e3 for span in own]
         return [replace(t, us=statistics.median(times[w]) if w in times else None) for w, t in trials.items()]
 
     yield from search(answers[-1], try_all)

@@ -10,13 +10,12 @@ from typing import Callable
 
 from crosscheck import backends, compiling, faults, machine, report, self_test
 from crosscheck.arrays import KINDS
-from crosscheck.cases import CASES, OPERATORS, Case
+from crosscheck.cases import CASES, DTYPES, OPERATORS, Case
 from crosscheck.command import Parser, add_names, each, track, while_read
 from crosscheck.runner import Task
 from crosscheck.workers import Workers
 from reference.contract import among, words
 
-DTYPES = ("float32", "float16", "bfloat16")
 MOST = 1 << 30  # bytes of a case that is run on a CPU, where the reference needs many times that
 
 

@@ -92,14 +92,16 @@ def _torch_matmul(
 
     if out_dtype not in (None, dtype_name(a)) and a.device.type == "cpu":
         refuse(f"out_dtype is {out_dtype!r}", f"{dtype_name(a)!r} on a CPU")
-    with _torch_float32_products(torch, precision):
+    with torch_float32_products(precision):
         out_dtype = out_dtype and getattr(torch, out_dtype)
         return multiply(a.t() if transpose_a else a, b.t() if transpose_b else b, bias, activation, out_dtype)
 
 
 @contextlib.contextmanager
-def _torch_float32_products(torch, precision):
-    """float32 matrix products on a GPU in ``"ieee"`` or ``"tf32"``."""
+def torch_float32_products(precision):
+    """float32 matrix products of PyTorch on a GPU in ``"ieee"`` or ``"tf32"``."""
+    import torch
+
     settings = torch.backends.cuda.matmul
     before = settings.fp32_precision
     settings.fp32_precision = precision

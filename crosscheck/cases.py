@@ -11,10 +11,12 @@ from crosscheck.case import Case, Operator, table
 from crosscheck.distributions import DISTRIBUTIONS, draw_values, special_values
 from crosscheck.tables import attention, matmul, rmsnorm, softmax, vector_add
 
-__all__ = ["CASES", "DISTRIBUTIONS", "OPERATORS", "Case", "Operator", "draw_values", "special_values"]
+__all__ = ["CASES", "DISTRIBUTIONS", "DTYPES", "OPERATORS", "Case", "Operator", "draw_values", "special_values"]
 
 _TABLES = (vector_add, softmax, rmsnorm, matmul, attention)
 
 OPERATORS: Mapping[str, Operator] = MappingProxyType({op.name: op for module in _TABLES for op in module.OPERATORS})
 
 CASES: Mapping[str, Case] = MappingProxyType(table(case for module in _TABLES for case in module.cases()))
+
+DTYPES = tuple(dict.fromkeys(dtype for operator in OPERATORS.values() for dtype in operator.dtypes))

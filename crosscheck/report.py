@@ -4,6 +4,7 @@ import json
 import re
 import tempfile
 from pathlib import Path
+from typing import Iterable
 
 from tabulate import tabulate
 
@@ -93,6 +94,17 @@ def read(path: Path, fields: tuple[str, ...] = KEY) -> dict | None:
         return None
     if not path.is_file():
         raise Unusable(f"{path} is no regular file; accepted: a file's path")
+    document = parse(path, "rows", fields)
+    if document is None:
+        raise Unusable(f"{path} is no result file of schema {SCHEMA} with such rows")
+    return document
+
+
+def parse(path: Path, part: str, fields: Iterable[str]) -> dict | None:
+    """The result file at ``path``, None where it is not of this schema with a list ``part`` of objects with ``fields``.
+
+    Raises Unusable where it is no JSON at all.
+    """
     try:
         document = json.loads(path.read_text())
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -101,11 +113,10 @@ def read(path: Path, fields: tuple[str, ...] = KEY) -> dict | None:
         isinstance(document, dict)
         and document.get("schema") == SCHEMA
         and isinstance(document.get("environment"), dict)
+        and isinstance(document.get(part), list)
+        and all(isinstance(item, dict) and set(fields) <= set(item) for item in document[part])
     )
-    rows = document.get("rows") if right else None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) and set(fields) <= set(row) for row in rows):
-        raise Unusable(f"{path} is no result file of schema {SCHEMA} with such rows")
-    return document
+    return document if right else None
 
 
 def check_writable(path: Path) -> None:
@@ -126,11 +137,14 @@ def check_mergeable(path: Path, environment: dict, fields: tuple[str, ...] = KEY
     check_writable(path)
     document = read(path, fields)
     if document is not None:
-        there, here = dict(document["environment"]), dict(environment)
-        there.pop("date", None), here.pop("date")
-        differing = [name for name in here if there.get(name) != here[name]]
-        if differing:
-            raise Unusable(f"{path} holds rows of another environment ({', '.join(differing)}); accepted: a new path")
+        check_environment(path, "rows", document["environment"], environment)
+
+
+def check_environment(path: Path, part: str, there: dict, here: dict) -> None:
+    """Raise Unusable unless the environment of what ``path`` holds is the one here, whatever the date."""
+    differing = [name for name in here if name != "date" and there.get(name) != here[name]]
+    if differing:
+        raise Unusable(f"{path} holds {part} of another environment ({', '.join(differing)}); accepted: a new path")
 
 
 def write(path: Path, environment: dict, rows: list[dict], fields: tuple[str, ...] = KEY) -> None:

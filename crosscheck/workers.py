@@ -19,7 +19,7 @@ from crosscheck.runner import Runner, Task, new_row, shorten
 TIMEOUTS = {"cpu": 120.0, "gpu": 300.0}
 
 # Else JAX takes most of the memory; and on a GPU Triton compiles, whatever the shell says.
-_GPU_ENVIRONMENT = (("XLA_PYTHON_CLIENT_PREALLOCATE", "false"), ("TRITON_INTERPRET", "0"))
+GPU_ENVIRONMENT = (("XLA_PYTHON_CLIENT_PREALLOCATE", "false"), ("TRITON_INTERPRET", "0"))
 
 
 def _serve(connection, log: str, gpu: Gpu | None) -> None:
@@ -103,7 +103,7 @@ class Workers:
 
     def _worker(self, name: str) -> tuple[tuple, _Worker]:
         backend = backends.find(name)
-        environment = _GPU_ENVIRONMENT if self.gpu else backend.cpu_environment
+        environment = GPU_ENVIRONMENT if self.gpu else backend.cpu_environment
         # A stranger gets a process of its own: what it leaves behind is nobody else's.
         key = environment, name if name not in backends.BACKENDS else ""
         if key not in self._workers:

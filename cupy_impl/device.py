@@ -96,10 +96,10 @@ def launch(launches: tuple[Launch, ...], arrays: Mapping[str, object], variant: 
     first = next(iter(arrays.values()))
     with _on(first):
         target = variant.target(arch(first))
-        # The pool may give the memory away once this returns: to what the same stream does later.
-        kept = {name: empty(shape, dtype, first) for item in launches for name, shape, dtype in item.workspace}
-        arrays = {**arrays, **kept}
         for item in launches:
+            if item.workspace:
+                # The pool may give the memory away once this returns: to what the same stream does later.
+                arrays = {**arrays, **{name: empty(shape, dtype, first) for name, shape, dtype in item.workspace}}
             function = _function(item.kernel, item.cooperative, item.shared_bytes, target)
             arguments = tuple(arrays[a] if isinstance(a, str) else a for a in item.arguments)
             function(item.grid, item.block, arguments, shared_mem=item.shared_bytes)

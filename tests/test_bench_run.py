@@ -8,7 +8,7 @@ import pytest
 
 from bench import counters, first_call, results
 from bench.__main__ import main
-from bench.clocks import Candidate, Span
+from bench.clocks import Candidate, DeviceClock, Span
 from bench.health import Sample, summary
 from bench.results import FIELDS
 from bench.run import COPY, Bench, _Entry
@@ -68,10 +68,10 @@ def test_no_time_no_rates(bench):
 
 def run_of(bench, found: dict) -> dict[str, dict]:
     """The records of candidates whose calls are such spans, beside a copy."""
-    bench.clock = SimpleNamespace(
-        flush=lambda kind: None, batch=lambda candidates, order: [found[name] for name in order]
-    )
-    timed = {name: _Entry(Task("cuda", CASE), {}, new_record()) for name in found if name != COPY}
+    bench.clock = DeviceClock.__new__(DeviceClock)
+    bench.clock.flush = lambda kind: None
+    bench.clock.batch = lambda candidates, order: [found[name] for name in order]
+    timed = {name: _Entry(Task("cuda", CASE), new_record()) for name in found if name != COPY}
     bench._device_time({name: Candidate("numpy", lambda: None, lambda _: None) for name in found}, timed)
     return {name: entry.record for name, entry in timed.items()}
 
@@ -90,7 +90,7 @@ def test_what_leaves_no_record_or_runs_elsewhere_gets_no_time(bench):
 
 
 def test_a_wait_that_ends_before_the_work_is_flagged(bench):
-    entry = _Entry(Task("cuda", CASE), {}, new_record(device_us=186.0))
+    entry = _Entry(Task("cuda", CASE), new_record(device_us=186.0))
     bench._call_time({"a": Candidate("numpy", lambda: None, lambda _: None)}, {"a": entry})
     assert entry.record["flags"] == ["unsynchronised"] and entry.record["call_us"] < 93
 
@@ -378,8 +378,6 @@ def test_a_candidate_that_remembers_is_caught(here, monkeypatch):
 
 def test_data_in_the_l2_cache_is_impossible(here, monkeypatch):
     """A flush of a few bytes leaves 12 MB where they are."""
-    from bench.clocks import DeviceClock
-
     monkeypatch.setattr(here, "clock", DeviceClock(64))
     record = measured(here, monkeypatch, lambda x, y: x + y, "vector_add-float32-1048576")
     assert "impossible" in record["flags"]
