@@ -190,6 +190,7 @@ class Bench:
         return samples
 
     def _call_time(self, candidates: dict[str, Candidate], timed: dict[str, _Entry]) -> None:
+        candidates = {name: candidate for name, candidate in candidates.items() if timed[name].record["device_us"]}
         calls = {}
         for name, candidate in candidates.items():
             calls[name] = min(MOST["call"], max(3, int(BATCH_S / stream(candidate, 3))))
@@ -200,7 +201,7 @@ class Bench:
         for name, seconds in times.items():
             record = timed[name].record
             record["call_us"] = statistics.median(seconds)
-            if record["device_us"] and record["call_us"] < record["device_us"] / 2:
+            if record["call_us"] < record["device_us"] / 2:
                 record["flags"].append("unsynchronised")  # the wait ended before the work
 
     def _sustained(self, entry: _Entry) -> None:

@@ -72,7 +72,10 @@ def run_of(bench, found: dict) -> dict[str, dict]:
     bench.clock.flush = lambda kind: None
     bench.clock.batch = lambda candidates, order: [found[name] for name in order]
     timed = {name: _Entry(Task("cuda", CASE), new_record()) for name in found if name != COPY}
-    bench._device_time({name: Candidate("numpy", lambda: None, lambda _: None) for name in found}, timed)
+    candidates = {name: Candidate("numpy", lambda: None, lambda _: None) for name in found}
+    bench._device_time(candidates, timed)
+    del candidates[COPY]
+    bench._call_time(candidates, timed)
     return {name: entry.record for name, entry in timed.items()}
 
 
@@ -87,6 +90,7 @@ def test_what_leaves_no_record_or_runs_elsewhere_gets_no_time(bench):
     assert records["idle"]["device_us"] is None and records["idle"]["flags"] == ["fail"]
     assert "nothing was computed" in records["idle"]["reason"]
     assert records["beside"]["device_us"] is None and records["beside"]["flags"] == ["unsynchronised"]
+    assert records["idle"]["call_us"] is None and records["beside"]["call_us"] is None
 
 
 def test_a_wait_that_ends_before_the_work_is_flagged(bench):
