@@ -81,8 +81,10 @@ def run_of(bench, found: dict) -> dict[str, dict]:
 
 def test_device_time_of_batches(bench):
     records = run_of(bench, {COPY: Span(0, 190_000, True), "a": Span(5_000, 191_000, True)})
-    assert records["a"]["device_us"] == 186.0 and records["a"]["copy_us"] == 190.0
-    assert records["a"]["batch_medians_us"] == [186.0] * 3 and records["a"]["device_us_quartiles"] == [186.0, 186.0]
+    about = lambda us: pytest.approx(us, abs=0.032)
+    assert records["a"]["device_us"] == about(186) and records["a"]["copy_us"] == about(190)
+    assert records["a"]["batch_medians_us"] == about([186] * 3)
+    assert records["a"]["device_us_quartiles"] == about([186, 186])
 
 
 def test_what_leaves_no_record_or_runs_elsewhere_gets_no_time(bench):

@@ -54,8 +54,17 @@ def test_every_candidate_gets_its_calls_in_another_order():
 
 
 def test_median_and_quartiles():
-    assert median_and_quartiles([3.0, 1.0, 2.0, 4.0, 5.0]) == (3.0, [2.0, 4.0])
-    assert median_and_quartiles([7.0]) == (7.0, [7.0, 7.0])
+    tick = 0.032
+    of = lambda *ticks: median_and_quartiles([tick * t for t in ticks])
+    assert of(300, 100, 200, 400, 500) == (pytest.approx(300 * tick), pytest.approx([200 * tick, 400 * tick]))
+    assert of(7) == (pytest.approx(7 * tick), pytest.approx([7 * tick] * 2))
+    assert of(50, 50, 50, 50)[0] == pytest.approx(50 * tick)
+
+
+def test_the_median_does_not_jump_by_a_tick():
+    of = lambda low: median_and_quartiles([1.6] * low + [1.632] * (100 - low))[0]
+    assert 0 < of(49) - of(51) < 0.002
+    assert of(40) == pytest.approx(1.616 + 0.032 * 10 / 60)
 
 
 def test_a_stream_of_calls_is_waited_for_once():
