@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import itertools
 import os
 import signal
 import sys
@@ -13,9 +14,10 @@ from crosscheck.arrays import KINDS
 from crosscheck.cases import CASES, DTYPES, OPERATORS, Case
 from crosscheck.command import Parser, add_names, each, track, while_read
 from crosscheck.runner import Task
-from crosscheck.workers import Workers
+from crosscheck.workers import AT_ONCE, Workers, run_cases
 from reference.contract import among, words
 
+SMALL = 1 << 28  # bytes of a case up to which several run at once: a run takes some ten times the case's memory
 MOST = 1 << 30  # bytes of a case that is run on a CPU, where the reference needs many times that
 
 
@@ -189,7 +191,6 @@ def check_module(name: str):
 
 def check(options, gpu, environment: dict, cases: list[Case], chosen: list[str], required: list[str]) -> int:
     operators = list(dict.fromkeys(c.operator for c in cases))
-    rows: dict[tuple, dict] = {}
     with Workers(gpu) as workers:
         plan = {
             op: [(name, v) for name in chosen for v in variants(options.variant, name, op, workers)] for op in operators
@@ -200,11 +201,13 @@ def check(options, gpu, environment: dict, cases: list[Case], chosen: list[str],
             for name in options.variant:
                 if name not in known:
                     raise report.Unusable(f"--variant is {name!r}; accepted: {words([*known, 'all'])}")
-        tasks = [Task(name, case, variant) for case in cases for name, variant in plan[case.operator]]
-        for task in track(tasks, lambda task: f"{task.backend} {task.case.id}"):
-            for row in workers.run(task):
-                rows[report.key(row)] = row
-    result = list(rows.values())
+    small = lambda case: OPERATORS[case.operator].bytes(case) <= SMALL
+    ordered = sorted(cases, key=small, reverse=True)
+    tasks = [[Task(name, case, variant) for name, variant in plan[case.operator]] for case in ordered]
+    count = sum(map(small, cases))
+    found = itertools.chain(run_cases(gpu, tasks[:count], AT_ONCE), run_cases(gpu, tasks[count:], 1))
+    rows = {case.id: own for case, own in zip(track(ordered, lambda case: case.id), found, strict=True)}
+    result = list({report.key(row): row for case in cases for row in rows[case.id]}.values())
     report.add_agreement(result)
     if options.json:
         report.write(options.json, environment, result)

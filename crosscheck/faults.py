@@ -20,6 +20,7 @@ from tabulate import tabulate
 
 from crosscheck import backends
 from crosscheck.arrays import GUARD
+from crosscheck.workers import AT_ONCE
 
 ROOT = Path(__file__).resolve().parent.parent
 FAULTS = ROOT / "tests" / "faults"
@@ -154,7 +155,7 @@ def control(backend: str, faults: list[Fault], tier: str, kernels: str) -> str |
 
 def check(operators: list[str], chosen: list[str], tier: str) -> list[dict]:
     """A row for each fault, in the order of their files."""
-    at_once = os.cpu_count() if tier == "cpu" else 1
+    at_once = os.cpu_count() if tier == "cpu" else AT_ONCE
     with tempfile.TemporaryDirectory(prefix="crosscheck-kernels-") as kernels, ThreadPoolExecutor(at_once) as pool:
         rows = []
         for operator in operators:

@@ -1,15 +1,21 @@
 """Processes that run the backends, so that one that crashes or hangs costs its own row and no other.
 
 On a GPU one process serves all frameworks; on a CPU those that need other environment variables get one each.
+Several cases run beside each other, each in processes of its own.
 """
 
 import faulthandler
 import multiprocessing
 import os
+import queue
 import signal
 import tempfile
+import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Iterator, Sequence
 
 from crosscheck import backends
 from crosscheck.machine import Gpu
@@ -20,6 +26,10 @@ TIMEOUTS = {"cpu": 120.0, "gpu": 300.0}
 
 # Else JAX takes most of the memory; and on a GPU Triton compiles, whatever the shell says.
 GPU_ENVIRONMENT = (("XLA_PYTHON_CLIENT_PREALLOCATE", "false"), ("TRITON_INTERPRET", "0"))
+
+AT_ONCE = min(8, os.cpu_count() or 1)
+
+_STARTING = threading.Lock()  # a process inherits the environment, which is one for all threads
 
 
 def _serve(connection, log: str, gpu: Gpu | None) -> None:
@@ -58,13 +68,14 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.connection, child = context.Pipe()
         self.process = context.Process(target=_serve, args=(child, name, gpu), daemon=True)
-        saved = dict(os.environ)
-        os.environ.update(environment)
-        try:
-            self.process.start()
-        finally:
-            os.environ.clear()
-            os.environ.update(saved)
+        with _STARTING:
+            saved = dict(os.environ)
+            os.environ.update(environment)
+            try:
+                self.process.start()
+            finally:
+                os.environ.clear()
+                os.environ.update(saved)
         child.close()
 
     def last_words(self) -> str:
@@ -100,6 +111,11 @@ class Workers:
         for worker in self._workers.values():
             worker.stop()
         self._workers.clear()
+
+    def kill(self) -> None:
+        """End the processes, whatever they are at."""
+        for worker in list(self._workers.values()):
+            worker.process.kill()
 
     def _worker(self, name: str) -> tuple[tuple, _Worker]:
         backend = backends.find(name)
@@ -149,3 +165,30 @@ class Workers:
         if reason is not None or broken:
             self._workers.pop(key).stop()
         return rows
+
+
+def run_cases(gpu: Gpu | None, cases: Sequence[Sequence[Task]], at_once: int) -> Iterator[list[dict]]:
+    """The rows of each case's tasks, in the order of the cases; so many cases run at once, each in one process."""
+    if not cases:
+        return
+    with ExitStack() as stack:
+        all_workers = [stack.enter_context(Workers(gpu)) for _ in range(min(at_once, len(cases)))]
+        idle, stopped = queue.SimpleQueue(), threading.Event()
+        for workers in all_workers:
+            idle.put(workers)
+
+        def run(tasks: Sequence[Task]) -> list[dict]:
+            workers = idle.get()
+            try:
+                return [row for task in tasks if not stopped.is_set() for row in workers.run(task)]
+            finally:
+                idle.put(workers)
+
+        with ThreadPoolExecutor(len(all_workers)) as pool:
+            try:
+                yield from pool.map(run, cases)
+            except BaseException:
+                stopped.set()
+                for workers in all_workers:
+                    workers.kill()  # else the rows they are at would be waited for
+                raise

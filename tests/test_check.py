@@ -9,7 +9,7 @@ import pytest
 import crosscheck
 from crosscheck.cases import CASES
 from crosscheck.runner import Task
-from crosscheck.workers import Workers
+from crosscheck.workers import Workers, run_cases
 from reference.contract import NotRun
 from tests.doubles.right import vector_add as right
 
@@ -381,3 +381,11 @@ def test_a_compiler_s_error_is_what_is_told():
     assert brief(compile_error(Kernel("a.cu", "f"), "g++", (), log)).startswith(
         "CompileError: a.cu:3:5: error: expected ';' | 3 | x"
     )
+
+
+def test_cases_run_at_once_come_in_their_order():
+    tasks = [[Task("torch", CASES[f"vector_add-{dtype}-1025"])] for dtype in ("bfloat16", "float32", "float16")]
+    rows = [row for own in run_cases(None, tasks, 2) for row in own]
+    assert [(row["dtype"], row["verdict"]) for row in rows] == [
+        ("bfloat16", "pass"), ("float32", "pass"), ("float16", "pass"),
+    ]  # fmt: skip
