@@ -60,7 +60,7 @@ def plan(
         return ()
     given = [x, weight] if residual is None else [x, weight, residual]
     vector = vector_width(cols, *given, *written[: len(given) - 1])
-    itemsize, weight_itemsize = scalar(x.dtype).itemsize, scalar(weight.dtype).itemsize
+    itemsize = scalar(x.dtype).itemsize
     arrays = 1 if residual is None else 2
     pointers = (
         "x",
@@ -85,8 +85,8 @@ def plan(
         tile = spread(cols, vector, VALUES)
         tile = replace(tile, team=max(tile.team, WARP))
         return launch(rung, rows, tile.team, tile.defines[:3])
-    if rung == "5_persistent" and (tile := tile_of(cols, vector, itemsize, arrays * itemsize, weight_itemsize)):
-        shared = tile.stages and tile.stages * tile.held * arrays * itemsize + _fixed_bytes(tile, weight_itemsize)
+    if rung == "5_persistent" and (tile := tile_of(cols, vector, itemsize, arrays)):
+        shared = tile.stages * tile.held * arrays * itemsize
         clusters = ceil_div(rows, tile.teams)
         if tile.stages:
             clusters = min(clusters, resident(tile.cluster, multiprocessors))
@@ -95,54 +95,41 @@ def plan(
     return launch("3_warp", rows, block, (("VECTOR", str(vector)), ("BLOCK", str(block))))
 
 
-def tile_of(cols: int, vector: int, itemsize: int, column_bytes: int, weight_bytes: int) -> Tile | None:
-    """Rung 5's tile, None for rows too wide for it. itemsize, column_bytes, weight_bytes: of an element of x, of all
-    inputs' rows, of the weight."""
-    if cols * column_bytes <= STRAIGHT:
-        return spread(cols, vector, min(64 // itemsize, 16 * vector), block=128)
-    threads = (MOST_THREADS // 2, MOST_THREADS) if vector == 1 else (MOST_THREADS,)  # single elements fill registers
-    return staged(cols, vector, 64 // itemsize, column_bytes, weight_bytes, threads, 1)
-
-
-def staged(
-    cols: int, vector: int, values: int, column_bytes: int, weight_bytes: int, threads: tuple[int, ...], shared_by: int
-) -> Tile | None:
-    """The tile with the smallest cluster of which two stages fit, or else one, None where none fits.
-
-    threads: of a block at most, by preference. shared_by: threads of a multiprocessor, several blocks where they are
-    small.
-    """
-    for stages in (2, 1):
-        for most in threads:
-            for cluster in (1, 2, 4, MOST_CLUSTER):
-                tile = spread(cols, vector, values, block=128, cluster=cluster)
-                if tile.block <= most and (cluster == 1 or tile.teams == 1):
-                    budget = shared_bytes(max(1, shared_by // tile.block))
-                    fit = (budget - _fixed_bytes(tile, weight_bytes)) // (tile.held * column_bytes)
-                    if fit >= stages:
-                        return replace(tile, stages=min(fit, 3))
-    return None
-
-
-def _fixed_bytes(tile: Tile, weight_bytes: int) -> int:
-    """Shared memory beside the stages: the weight and, where a block has several teams, dweight's sums of each."""
-    return tile.held // tile.teams * weight_bytes + tile.held * 4 * (tile.teams > 1)
+def tile_of(cols: int, vector: int, itemsize: int, arrays: int) -> Tile | None:
+    """Rung 5's tile, None for rows too wide for it. itemsize: bytes of an element of the inputs, arrays: how many."""
+    values = min(64 // itemsize, 16 * vector)  # single 16-bit elements fill registers as float32 does
+    if cols * arrays * itemsize <= STRAIGHT:
+        return spread(cols, vector, values, block=128)
+    tiles = [spread(cols, vector, values, cluster=cluster) for cluster in (1, 2, 4, MOST_CLUSTER)]
+    tiles = [tile for tile in tiles if tile.block <= MOST_THREADS]
+    for tile in tiles:
+        stages = min(3, shared_bytes(1) // (tile.held * arrays * itemsize))
+        if stages > 1:
+            return replace(tile, stages=stages)
+    return tiles[-1] if tiles else None
 
 
 def backward_tile(x: ArrayInfo, weight: ArrayInfo, *others: ArrayInfo) -> Tile | None:
-    """The tile of the backward rungs 2 and 3, None for rows too wide for them; a thread has four 16-byte vectors of a
-    row and the sums of their columns."""
-    itemsize = scalar(x.dtype).itemsize
-    vector = vector_width(x.shape[1], x, weight, *others)
-    return staged(
-        x.shape[1],
-        vector,
-        64 // itemsize,
-        2 * itemsize,
-        scalar(weight.dtype).itemsize,
-        (RESIDENT_THREADS, MOST_THREADS),
-        RESIDENT_THREADS,
-    )
+    """The tile of the backward rungs 2 and 3, None for rows too wide for them; a thread has two 16-byte vectors of a
+    row, the weight and the sums of their columns."""
+    cols, itemsize = x.shape[1], scalar(x.dtype).itemsize
+    vector = vector_width(cols, x, weight, *others)
+    for cluster in (1, 2, 4, MOST_CLUSTER):
+        tile = spread(cols, vector, 32 // itemsize, block=128, cluster=cluster)
+        if tile.block <= MOST_THREADS and (cluster == 1 or tile.teams == 1):
+            budget = shared_bytes(_blocks(tile)) - _totals_bytes(tile)
+            return replace(tile, stages=min(4, budget // (tile.held * 2 * itemsize)))
+    return None
+
+
+def _blocks(tile: Tile) -> int:
+    """Blocks of the backward rungs 2 and 3 on a multiprocessor."""
+    return max(1, RESIDENT_THREADS // tile.block)
+
+
+def _totals_bytes(tile: Tile) -> int:
+    """Shared memory for dweight's sums of a block's teams, where there are several."""
+    return tile.held * 4 * (tile.teams > 1)
 
 
 def plan_backward(
@@ -175,17 +162,17 @@ def plan_backward(
             replace(columns, grid=(chunks, ceil_div(cols, block), 1), workspace=_partials(chunks, cols)),
             _fold(weight, chunks, cols),
         )
-    blocks = max(1, RESIDENT_THREADS // tile.block)
-    clusters = min(ceil_div(rows, tile.teams), blocks * resident(tile.cluster, multiprocessors))
+    clusters = min(ceil_div(rows, tile.teams), _blocks(tile) * resident(tile.cluster, multiprocessors))
     count = clusters * ceil_div(ceil_div(rows, clusters * tile.teams), CHAIN)
-    shared = tile.stages * tile.held * 2 * scalar(x.dtype).itemsize + _fixed_bytes(tile, scalar(weight.dtype).itemsize)
+    shared = tile.stages * tile.held * 2 * scalar(x.dtype).itemsize + _totals_bytes(tile)
+    defines = *tile.defines, ("BLOCKS", str(_blocks(tile)))
     more = {"shared_bytes": shared, "cluster": tile.cluster, "workspace": _partials(count, cols)}
     shape = "rmsnorm_backward", clusters * tile.cluster, tile.block
     if variant.name == "backward_3_cooperative" and tile.cluster == 1:
         arguments = "dy", "x", "weight", "rstd", "dx", "dweight", "partials", np.int32(count)
-        return (launch(variant.name, *shape, arguments, tile.defines, cooperative=True, **more),)
+        return (launch(variant.name, *shape, arguments, defines, cooperative=True, **more),)
     arguments = "dy", "x", "weight", "rstd", "dx", "partials"
-    return launch("backward_2_two_kernels", *shape, arguments, tile.defines, **more), _fold(weight, count, cols)
+    return launch("backward_2_two_kernels", *shape, arguments, defines, **more), _fold(weight, count, cols)
 
 
 def _partials(count: int, cols: int):

@@ -82,6 +82,6 @@ def spread(cols: int, vector: int, values: int, block: int = 0, cluster: int = 1
 def resident(cluster: int, multiprocessors: int) -> int:
     """Clusters that run at once, one block a multiprocessor.
 
-    The blocks of a cluster share a group of 16 or 18 multiprocessors, which leaves clusters some idle ones.
+    The blocks of a cluster share a group of 16 or 18 multiprocessors, of which clusters of more than 2 leave some idle.
     """
-    return max(1, (multiprocessors // MOST_CLUSTER * MOST_CLUSTER if cluster > 1 else multiprocessors) // cluster)
+    return max(1, (multiprocessors // MOST_CLUSTER * MOST_CLUSTER if cluster > 2 else multiprocessors) // cluster)

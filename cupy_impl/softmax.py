@@ -34,7 +34,7 @@ VARIANTS = {
 
 VALUES = 32  # float32 registers of a thread that hold its part of the row
 STRAIGHT = 32 * 1024  # bytes of a row; up to here several blocks a multiprocessor hide the latencies
-STAGE_BYTES = 64 * 1024  # of a row in a block, so that three stages fit
+STAGE_BYTES = 64 * 1024  # of a row in a block, so that three fit
 
 
 def plan(x: ArrayInfo, out: ArrayInfo, *, variant: Variant, multiprocessors: int = 132) -> tuple[Launch, ...]:
@@ -72,7 +72,8 @@ def tile_of(cols: int, vector: int, itemsize: int) -> Tile:
     while cluster < MOST_CLUSTER and ceil_div(cols, cluster) * size > STAGE_BYTES:
         cluster *= 2
     tile = spread(cols, vector, VALUES, cluster=cluster)
-    return replace(tile, stages=min(3, shared_bytes(1) // (tile.held * itemsize)))
+    stages = min(3, shared_bytes(1) // (tile.held * itemsize))
+    return replace(tile, stages=stages if stages > 1 else 0)
 
 
 def _launch(x, rung, grid, block, defines, shared_bytes=0, cluster=1) -> Launch:

@@ -147,6 +147,13 @@ def test_async_copies():
     assert np.allclose(out, x.sum(0)[127 - 4 * np.arange(32)], atol=1e-5)
 
 
+@pytest.mark.parametrize("vectors", (64, 50, 32, 5))
+def test_bulk_stores(vectors):
+    x, out = draw(2, 4 * vectors), np.zeros((2, 4 * vectors), np.float32)
+    run("bulk_stores", 1, 64, x, out, np.int32(vectors))
+    assert np.array_equal(out, x)
+
+
 def test_named_barriers():
     x, out = draw(6, 32), np.zeros((6, 32), np.float32)
     run("named_barriers", 1, 64, x, out, np.int32(6))
@@ -155,7 +162,7 @@ def test_named_barriers():
 
 FEATURES = [
     "indices", "static_shared_sum", "dynamic_shared_reverse", "transpose", "warp_collectives", "counting_barriers", "atomics", "vectors",
-    "sixteen_bits", "intrinsics", "groups", "grid_sum", "fragments", "async_copies", "named_barriers", "matmul", "row_softmax",
+    "sixteen_bits", "intrinsics", "groups", "grid_sum", "fragments", "async_copies", "bulk_stores", "named_barriers", "matmul", "row_softmax",
 ]  # fmt: skip
 
 
@@ -268,6 +275,12 @@ def test_a_copy_nobody_waited_for_is_not_there():
     x, out = draw(256), np.zeros(64, np.float32)
     run("not_waited_for", 1, 64, x, out, source="undefined.cu")
     assert np.isnan(out).all()
+
+
+def test_what_is_overwritten_before_it_has_left_shows():
+    x, out = draw(64), np.zeros((64, 4), np.float32)
+    run("overwritten_too_early", 1, 64, x, out, source="undefined.cu")
+    assert (out[:, 0] == -1).all()
 
 
 def test_a_missing_barrier_shows():

@@ -11,16 +11,23 @@
 // Waits for all blocks of the cluster; none may be written to before it runs.
 __device__ inline void cluster_sync() { cooperative_groups::this_cluster().sync(); }
 
-// Every block's value, merged in the order of the blocks. parts: CLUSTER of them in shared memory, which may be written
-// again once the cluster has met another time.
-template <typename T, typename Merge>
-__device__ inline T cluster_reduce(T mine, Merge merge, T* parts)
+// Tells the other blocks this one's value. parts: CLUSTER of them in shared memory, which may be written again once this
+// block has received what comes after.
+template <typename T>
+__device__ inline void cluster_send(T mine, T* parts)
 {
     const auto cluster = cooperative_groups::this_cluster();
     if (threadIdx.x < CLUSTER) {
         *cluster.map_shared_rank(parts + cluster.block_rank(), threadIdx.x) = mine;
     }
-    cluster.sync();
+    cluster.barrier_arrive();
+}
+
+// Every block's value, once all have sent theirs, merged in the order of the blocks.
+template <typename T, typename Merge>
+__device__ inline T cluster_receive(T, Merge merge, const T* parts)
+{
+    cooperative_groups::this_cluster().barrier_wait();
     T all = parts[0];
 #pragma unroll
     for (int block = 1; block < CLUSTER; ++block) {
@@ -35,10 +42,23 @@ __device__ inline T cluster_reduce(T mine, Merge merge, T* parts)
 
 __device__ inline void cluster_sync() {}
 
+template <typename T>
+__device__ inline void cluster_send(T, T*)
+{
+}
+
 template <typename T, typename Merge>
-__device__ inline T cluster_reduce(T mine, Merge, T*)
+__device__ inline T cluster_receive(T mine, Merge, const T*)
 {
     return mine;
 }
 
 #endif
+
+// Both at once.
+template <typename T, typename Merge>
+__device__ inline T cluster_reduce(T mine, Merge merge, T* parts)
+{
+    cluster_send(mine, parts);
+    return cluster_receive(mine, merge, parts);
+}

@@ -1,26 +1,31 @@
 // RMSNorm's backward pass over rows: dx, and partial sums of dweight, dy and x being read once.
 //
 // contract  reference/rmsnorm.py, backward
-// mapping   TEAM threads of each of CLUSTER blocks own a row at a time, a thread VECTORS vectors of it, TEAM apart, and
-//           the sums of dweight's columns there, in registers; a block has TEAMS such teams. A grid of what is resident
-//           takes rows in turn, the STAGES next ones on their way into shared memory, where the weight stays; each
-//           vector of theirs has a place that only its own thread reads, so that copies need no barrier
+// mapping   TEAM threads of each of CLUSTER blocks own a row at a time, a thread VECTORS vectors of it, the vectors of a
+//           warp side by side, and in registers the weight and the sums of dweight there; a block has TEAMS such teams.
+//           A grid of what is resident takes rows in turn, STAGES of them in shared memory, on their way there or on
+//           their way out. Each warp copies its own part, so that copies need no barrier. A row's mean is on its way
+//           from the other threads while dx of the row before is computed
 // traffic   2 rows x cols elements read, one written, and a cols of float32 for every block of a cluster
-// limits    GPUs from sm_90; rows whose dy, x and weight 8 blocks' shared memory holds
+// limits    GPUs from sm_90; rows of up to 8 blocks' 1024 threads' 32 bytes
 //
-// Defines: SCALAR, WEIGHT (float, __half, __nv_bfloat16), VECTOR (elements), TEAM, TEAMS, VECTORS, STAGES, CLUSTER.
+// Defines: SCALAR, WEIGHT (float, __half, __nv_bfloat16), VECTOR (elements), TEAM, TEAMS, VECTORS, STAGES, CLUSTER, BLOCKS
+// (of a multiprocessor).
 #pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include "async_copy.cuh"
+#include "bulk_store.cuh"
 #include "cluster.cuh"
 #include "reduce.cuh"
 #include "vector.cuh"
 
 constexpr int BLOCK = TEAM * TEAMS;
-constexpr int RESIDENT = BLOCK < 512 ? 512 / BLOCK : 1;  // blocks of a multiprocessor
+constexpr int LANES = TEAM < 32 ? TEAM : 32;
+constexpr bool BULK = VECTOR * sizeof(SCALAR) == 16 && TEAM % 32 == 0;
+static_assert(STAGES > 2, "a place for the row, one for the next, others to copy to");
 
 // partials (count, cols): of every 256 rows that a cluster has taken.
 __device__ inline void backward_rows(const SCALAR* __restrict__ dy, const SCALAR* __restrict__ x,
@@ -30,92 +35,109 @@ __device__ inline void backward_rows(const SCALAR* __restrict__ dy, const SCALAR
     using Vec = Packed<SCALAR, VECTOR>;
     using Weights = Packed<WEIGHT, VECTOR>;
     using Sums = Vector<float, VECTOR>;
-    __shared__ float dots[2][BLOCK / 32], parts[2][CLUSTER];
+    __shared__ float dots[2][(BLOCK + 31) / 32], parts[2][CLUSTER];
     extern __shared__ __align__(16) unsigned char memory[];
-    Vec* ring = reinterpret_cast<Vec*>(memory);                                 // (STAGES, 2, VECTORS, BLOCK)
+    Vec* ring = reinterpret_cast<Vec*>(memory);                                  // (STAGES, 2, BLOCK, VECTORS)
     Sums* totals = reinterpret_cast<Sums*>(ring + STAGES * 2 * VECTORS * BLOCK);  // (VECTORS, BLOCK), if TEAMS > 1
-    Weights* held = reinterpret_cast<Weights*>(totals + (TEAMS > 1 ? VECTORS * BLOCK : 0));  // (VECTORS, TEAM)
 
     const int vectors = cols / VECTOR;
-    const int first = blockIdx.x % CLUSTER * (VECTORS * TEAM) + threadIdx.x % TEAM;  // of this thread's vectors
+    const int lane = threadIdx.x % LANES;
+    const int run = blockIdx.x % CLUSTER * (VECTORS * TEAM) + (threadIdx.x % TEAM - lane) * VECTORS;  // the warp's vectors
     const int clusters = gridDim.x / CLUSTER, cluster = blockIdx.x / CLUSTER;
     const long long step = static_cast<long long>(clusters) * TEAMS;
     long long row = static_cast<long long>(cluster) * TEAMS + threadIdx.x / TEAM;
-    const auto place = [&](int stage, int array, int i) {
-        return ring + ((stage * 2 + array) * VECTORS + i) * BLOCK + threadIdx.x;
+    const auto place = [&](int turn, int array, int i) {
+        return ring + (turn % STAGES * 2 + array) * (VECTORS * BLOCK) + (threadIdx.x - lane) * VECTORS + i * LANES + lane;
     };
-    const auto fetch = [&](long long next, int stage) {
+    const auto fetch = [&](long long next, int turn) {
 #pragma unroll
         for (int i = 0; i < VECTORS; ++i) {
-            const int at = first + i * TEAM;
+            const int at = run + i * LANES + lane;
             if (next < rows && at < vectors) {
-                async_copy(place(stage, 0, i), reinterpret_cast<const Vec*>(dy + next * cols) + at);
-                async_copy(place(stage, 1, i), reinterpret_cast<const Vec*>(x + next * cols) + at);
+                async_copy(place(turn, 0, i), reinterpret_cast<const Vec*>(dy + next * cols) + at);
+                async_copy(place(turn, 1, i), reinterpret_cast<const Vec*>(x + next * cols) + at);
             }
         }
         async_copy_commit();
     };
 #pragma unroll 1
-    for (int stage = 0; stage < STAGES; ++stage) {
-        fetch(row + stage * step, stage);
+    for (int turn = 0; turn < STAGES - 1; ++turn) {
+        fetch(row + turn * step, turn);
     }
     Sums sums[VECTORS] = {};  // (VECTORS, VECTOR)
+    Weights w[VECTORS];       // (VECTORS, VECTOR)
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
-        if (threadIdx.x < TEAM && first + i * TEAM < vectors) {
-            held[i * TEAM + threadIdx.x] = reinterpret_cast<const Weights*>(weight)[first + i * TEAM];
-        }
+        const int at = run + i * LANES + lane;
+        w[i] = at < vectors ? reinterpret_cast<const Weights*>(weight)[at] : Weights();
     }
-    float next_scale = row < rows ? rstd[row] : 0.0f;
-    __syncthreads();
     cluster_sync();
 
-    // All teams take as many turns, the last ones perhaps without a row.
-    const int turns = (rows + step - 1) / step;
-    for (int turn = 0; turn < turns; ++turn, row += step) {
-        // --- load the row
-        const float scale = next_scale;
-        next_scale = row + step < rows ? rstd[row + step] : 0.0f;
-        async_copy_wait<STAGES - 1>();
-
-        // --- mean of g x
-        float dot = 0.0f;  // of g and x rstd, which is of moderate size
+    // --- mean of g x: of g and x rstd, which is of moderate size; times cols, of this block's columns
+    const auto dot_of = [&](long long row, float scale, int turn) {
+        float dot = 0.0f;
 #pragma unroll
         for (int i = 0; i < VECTORS; ++i) {
-            if (row < rows && first + i * TEAM < vectors) {
-                const Vector<float, VECTOR> up = widen(*place(turn % STAGES, 0, i));
-                const Vector<float, VECTOR> v = widen(*place(turn % STAGES, 1, i));
-                const Vector<float, VECTOR> w = widen(held[i * TEAM + threadIdx.x % TEAM]);
+            if (row < rows && run + i * LANES + lane < vectors) {
+                const Vector<float, VECTOR> up = widen(*place(turn, 0, i));
+                const Vector<float, VECTOR> v = widen(*place(turn, 1, i));
+                const Vector<float, VECTOR> factor = widen(w[i]);
                 float part = 0.0f;
 #pragma unroll
                 for (int j = 0; j < VECTOR; ++j) {
-                    part += up.values[j] * w.values[j] * (v.values[j] * scale);
+                    part += up.values[j] * factor.values[j] * (v.values[j] * scale);
                 }
                 dot += part;
             }
         }
-        dot = team_reduce<TEAM>(dot, Sum(), dots[turn % 2]);
-        const float mean = cluster_reduce(dot, Sum(), parts[turn % 2]) / cols;
+        return team_reduce<TEAM>(dot, Sum(), dots[turn % 2]);
+    };
+    const auto rstd_of = [&](long long row) { return row < rows ? rstd[row] : 0.0f; };
+
+    // All teams take as many turns, the last ones perhaps without a row.
+    const int turns = (rows + step - 1) / step;
+    float scale = rstd_of(row), next_scale = rstd_of(row + step);
+    async_copy_wait<STAGES - 2>();
+    float dot = dot_of(row, scale, 0);
+    cluster_send(dot, parts[0]);
+    for (int turn = 0; turn < turns; ++turn, row += step) {
+        const float mean = cluster_receive(dot, Sum(), parts[turn % 2]) / cols;
+        const float later_scale = rstd_of(row + 2 * step);
+        if (turn + 1 < turns) {
+            // --- load the row, the next one
+            async_copy_wait<STAGES - 3>();
+            dot = dot_of(row + step, next_scale, turn + 1);
+            cluster_send(dot, parts[(turn + 1) % 2]);
+        }
+        if (BULK) {
+            bulk_store_wait();  // the last turn's dx has left its place
+        }
+        fetch(row + (STAGES - 1) * step, turn + STAGES - 1);
 
 #pragma unroll
         for (int i = 0; i < VECTORS; ++i) {
-            const int at = first + i * TEAM;
+            const int at = run + i * LANES + lane;
             if (row < rows && at < vectors) {
-                const Vector<float, VECTOR> up = widen(*place(turn % STAGES, 0, i));
-                const Vector<float, VECTOR> w = widen(held[i * TEAM + threadIdx.x % TEAM]);
-                Vector<float, VECTOR> v = widen(*place(turn % STAGES, 1, i));
+                const Vector<float, VECTOR> up = widen(*place(turn, 0, i));
+                const Vector<float, VECTOR> factor = widen(w[i]);
+                Vector<float, VECTOR> v = widen(*place(turn, 1, i));
 #pragma unroll
                 for (int j = 0; j < VECTOR; ++j) {
                     const float normed = v.values[j] * scale;
                     // --- dx
-                    v.values[j] = scale * (up.values[j] * w.values[j] - normed * mean);
+                    v.values[j] = scale * (up.values[j] * factor.values[j] - normed * mean);
                     // --- dweight
                     sums[i].values[j] += up.values[j] * normed;
                 }
-                reinterpret_cast<Vec*>(dx + row * cols)[at] = narrow<SCALAR>(v);
+                *(BULK ? place(turn, 1, i) : reinterpret_cast<Vec*>(dx + row * cols) + at) = narrow<SCALAR>(v);
             }
         }
-        fetch(row + STAGES * step, turn % STAGES);
+        if constexpr (BULK) {
+            const int count = row < rows ? min(vectors - run, VECTORS * LANES) : 0;
+            bulk_store(reinterpret_cast<Vec*>(dx + row * cols) + run, place(turn, 1, 0), count);
+        }
+        scale = next_scale;
+        next_scale = later_scale;
 
         if (turn % LongSum::CHAIN == LongSum::CHAIN - 1 || turn == turns - 1) {
             Sums* to = reinterpret_cast<Sums*>(
@@ -129,14 +151,15 @@ __device__ inline void backward_rows(const SCALAR* __restrict__ dy, const SCALAR
             }
 #pragma unroll
             for (int i = 0; i < VECTORS; ++i) {
-                if (threadIdx.x < TEAM && first + i * TEAM < vectors) {
+                const int at = run + i * LANES + lane;
+                if (threadIdx.x < TEAM && at < vectors) {
                     for (int team = 1; team < TEAMS; ++team) {
 #pragma unroll
                         for (int j = 0; j < VECTOR; ++j) {
                             sums[i].values[j] += totals[i * BLOCK + team * TEAM + threadIdx.x].values[j];
                         }
                     }
-                    to[first + i * TEAM] = sums[i];
+                    to[at] = sums[i];
                 }
                 sums[i] = {};
             }
@@ -144,5 +167,8 @@ __device__ inline void backward_rows(const SCALAR* __restrict__ dy, const SCALAR
                 __syncthreads();
             }
         }
+    }
+    if (BULK) {
+        bulk_store_wait();
     }
 }

@@ -3,13 +3,14 @@
 // contract  reference/rmsnorm.py, backward
 // mapping   a grid of what is resident, which takes rows in turn: include/rmsnorm_backward.cuh
 // traffic   2 rows x cols elements read, one written; cols float32 a cluster written here and read by fold.cu
-// limits    GPUs from sm_90; 262,144 16-bit or 131,072 float32 columns, wider rows take rung 1
+// limits    GPUs from sm_90; 131,072 16-bit or 65,536 float32 columns, wider rows take rung 1
 //
-// Defines: SCALAR, WEIGHT (float, __half, __nv_bfloat16), VECTOR (elements), TEAM, TEAMS, VECTORS, STAGES, CLUSTER.
+// Defines: SCALAR, WEIGHT (float, __half, __nv_bfloat16), VECTOR (elements), TEAM, TEAMS, VECTORS, STAGES, CLUSTER,
+// BLOCKS (of a multiprocessor).
 
 #include "rmsnorm_backward.cuh"
 
-extern "C" __global__ CLUSTER_DIMS __launch_bounds__(BLOCK, RESIDENT)
+extern "C" __global__ CLUSTER_DIMS __launch_bounds__(BLOCK, BLOCKS)
 void rmsnorm_backward(const SCALAR* __restrict__ dy, const SCALAR* __restrict__ x, const WEIGHT* __restrict__ weight,
                       const float* __restrict__ rstd, SCALAR* __restrict__ dx, float* __restrict__ partials,
                       long long rows, int cols)

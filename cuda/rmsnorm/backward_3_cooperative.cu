@@ -5,14 +5,15 @@
 // traffic   2 rows x cols elements read, one written; cols float32 a block written and read
 // limits    GPUs from sm_90; rows that one block holds, up to 16,384 16-bit or 8,192 float32 columns, wider ones take rung 2
 //
-// Defines: SCALAR, WEIGHT (float, __half, __nv_bfloat16), VECTOR (elements), TEAM, TEAMS, VECTORS, STAGES, CLUSTER (1).
+// Defines: SCALAR, WEIGHT (float, __half, __nv_bfloat16), VECTOR (elements), TEAM, TEAMS, VECTORS, STAGES, CLUSTER (1),
+// BLOCKS (of a multiprocessor).
 
 #include <cooperative_groups.h>
 
 #include "fold.cuh"
 #include "rmsnorm_backward.cuh"
 
-extern "C" __global__ __launch_bounds__(BLOCK, RESIDENT)
+extern "C" __global__ __launch_bounds__(BLOCK, BLOCKS)
 void rmsnorm_backward(const SCALAR* __restrict__ dy, const SCALAR* __restrict__ x, const WEIGHT* __restrict__ weight,
                       const float* __restrict__ rstd, SCALAR* __restrict__ dx, WEIGHT* __restrict__ dweight,
                       float* partials, int count, long long rows, int cols)

@@ -1,10 +1,10 @@
 // Softmax, rung 5: as many threads as a row needs, and for wide rows the next ones in flight while this one is computed.
 //
 // contract  reference/softmax.py
-// mapping   TEAM threads of each of CLUSTER blocks own a row, a thread VECTORS vectors of it, TEAM apart, in registers;
-//           a block has TEAMS such teams. Short rows: a grid of all rows, loads straight into registers (STAGES 0).
-//           Wide rows: a grid of what is resident takes rows in turn, the STAGES next ones on their way into shared
-//           memory, each vector into a place that only its own thread reads, so that copies need no barrier
+// mapping   TEAM threads of each of CLUSTER blocks own a row, a thread VECTORS vectors of it in registers, the vectors of
+//           a warp side by side; a block has TEAMS such teams. Short rows: a grid of all rows, loads straight into
+//           registers (STAGES 0). Wide rows: a grid of what is resident takes rows in turn, STAGES of them in shared
+//           memory, on their way there or on their way out. Each warp copies its own part, so that copies need no barrier
 // traffic   rows x cols elements read, as many written
 // limits    GPUs from sm_90; rows of up to 8 blocks' 1024 threads' 32 elements, wider ones take rung 3
 //
@@ -14,6 +14,7 @@
 #include <cuda_fp16.h>
 
 #include "async_copy.cuh"
+#include "bulk_store.cuh"
 #include "cluster.cuh"
 #include "exponential.cuh"
 #include "reduce.cuh"
@@ -21,6 +22,9 @@
 
 constexpr int BLOCK = TEAM * TEAMS;
 constexpr int PLACES = STAGES > 0 ? STAGES : 1;
+constexpr int LANES = TEAM < 32 ? TEAM : 32;
+constexpr bool BULK = STAGES > 0 && VECTOR * sizeof(SCALAR) == 16;
+static_assert(STAGES == 0 || (STAGES > 1 && TEAMS == 1 && TEAM % 32 == 0), "one place to compute in, others to copy to");
 
 // The state of two parts of a row, (maximum, sum of exponentials relative to it).
 struct Merge {
@@ -41,15 +45,18 @@ void softmax(const SCALAR* __restrict__ x, SCALAR* __restrict__ out, long long r
     Vec* ring = reinterpret_cast<Vec*>(memory);  // (STAGES, VECTORS, BLOCK)
 
     const int vectors = cols / VECTOR;
-    const int first = blockIdx.x % CLUSTER * (VECTORS * TEAM) + threadIdx.x % TEAM;  // of this thread's vectors
+    const int lane = threadIdx.x % LANES;
+    const int run = blockIdx.x % CLUSTER * (VECTORS * TEAM) + (threadIdx.x % TEAM - lane) * VECTORS;  // the warp's vectors
     const long long step = static_cast<long long>(gridDim.x / CLUSTER) * TEAMS;
     long long row = static_cast<long long>(blockIdx.x / CLUSTER) * TEAMS + threadIdx.x / TEAM;
-    const auto place = [&](int stage, int i) { return ring + (stage * VECTORS + i) * BLOCK + threadIdx.x; };
+    const auto place = [&](int stage, int i) {
+        return ring + stage * (VECTORS * BLOCK) + (threadIdx.x - lane) * VECTORS + i * LANES + lane;
+    };
     const auto fetch = [&](long long next, int stage) {
         const Vec* from = reinterpret_cast<const Vec*>(x + next * cols);
 #pragma unroll
         for (int i = 0; i < VECTORS; ++i) {
-            const int at = first + i * TEAM;
+            const int at = run + i * LANES + lane;
             if (next < rows && at < vectors) {
                 async_copy(place(stage, i), from + at);
             }
@@ -57,7 +64,7 @@ void softmax(const SCALAR* __restrict__ x, SCALAR* __restrict__ out, long long r
         async_copy_commit();
     };
 #pragma unroll 1
-    for (int stage = 0; stage < STAGES; ++stage) {
+    for (int stage = 0; stage < STAGES - 1; ++stage) {
         fetch(row + stage * step, stage);
     }
     cluster_sync();
@@ -68,12 +75,12 @@ void softmax(const SCALAR* __restrict__ x, SCALAR* __restrict__ out, long long r
         const Vec* from = reinterpret_cast<const Vec*>(x + row * cols);  // (cols / VECTOR,)
         Vec* to = reinterpret_cast<Vec*>(out + row * cols);              // (cols / VECTOR,)
         Vector<float, VECTOR> e[VECTORS];  // (VECTORS, VECTOR)
-        if (STAGES > 0) {
-            async_copy_wait<PLACES - 1>();
+        if constexpr (STAGES > 0) {
+            async_copy_wait<STAGES - 2>();
         }
 #pragma unroll
         for (int i = 0; i < VECTORS; ++i) {
-            const int at = first + i * TEAM;
+            const int at = run + i * LANES + lane;
             const bool inside = row < rows && at < vectors;
             Vec v = filled<SCALAR, VECTOR>(Max::neutral());
             if (inside) {
@@ -93,7 +100,10 @@ void softmax(const SCALAR* __restrict__ x, SCALAR* __restrict__ out, long long r
         }
         m = team_reduce<TEAM>(m, Max(), maxima);
         if (STAGES > 0) {
-            fetch(row + STAGES * step, turn % PLACES);  // the place's row is in registers
+            if (BULK) {
+                bulk_store_wait();  // the last turn's row has left its place
+            }
+            fetch(row + (STAGES - 1) * step, (turn + PLACES - 1) % PLACES);
         }
 
         // --- exponentials and their sum
@@ -115,14 +125,20 @@ void softmax(const SCALAR* __restrict__ x, SCALAR* __restrict__ out, long long r
         const float scale = exponential(m - finite(all.x)) / all.y;
 #pragma unroll
         for (int i = 0; i < VECTORS; ++i) {
-            const int at = first + i * TEAM;
+            const int at = run + i * LANES + lane;
             if (row < rows && at < vectors) {
 #pragma unroll
                 for (int j = 0; j < VECTOR; ++j) {
                     e[i].values[j] *= scale;
                 }
-                to[at] = narrow<SCALAR>(e[i]);
+                *(BULK ? place(turn % PLACES, i) : to + at) = narrow<SCALAR>(e[i]);
             }
         }
+        if constexpr (BULK) {
+            bulk_store(to + run, place(turn % PLACES, 0), min(vectors - run, VECTORS * LANES));
+        }
+    }
+    if (BULK) {
+        bulk_store_wait();
     }
 }

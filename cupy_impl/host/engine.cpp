@@ -78,6 +78,7 @@ struct Fiber {
     const char* what = "";
     std::vector<Copy> copies;               // not committed yet
     std::vector<std::vector<Copy>> groups;  // not waited for yet
+    std::vector<Copy> stores;               // likewise
     jmp_buf context;
     bool started = false;
     std::unique_ptr<Guarded> stack;
@@ -481,6 +482,14 @@ void copies_wait(std::size_t pending)
         for (const Copy& copy : groups.front()) std::memcpy(copy.to, copy.from, copy.bytes);
         groups.erase(groups.begin());
     }
+}
+
+void store_later(void* to, const void* from, std::size_t bytes) { self().stores.push_back({to, from, bytes}); }
+
+void stores_wait()
+{
+    for (const Copy& store : self().stores) std::memcpy(store.to, store.from, store.bytes);
+    self().stores.clear();
 }
 
 const char* run(dim3 grid, dim3 block, std::size_t shared_bytes, bool cooperative, unsigned cluster, void (*kernel)(void**), void** arguments)

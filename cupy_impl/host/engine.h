@@ -84,6 +84,10 @@ void copy_later(void* to, const void* from, std::size_t bytes);
 void copies_commit();
 void copies_wait(std::size_t pending);
 
+// Asynchronous stores: done when they are waited for, so that what is written there before that goes too.
+void store_later(void* to, const void* from, std::size_t bytes);
+void stores_wait();
+
 // Runs kernel(arguments) for every thread of a launch. Returns what was reported, empty if nothing was.
 const char* run(dim3 grid, dim3 block, std::size_t shared_bytes, bool cooperative, unsigned cluster, void (*kernel)(void**),
                 void** arguments);

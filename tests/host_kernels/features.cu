@@ -7,6 +7,7 @@
 #include <mma.h>
 
 #include "async_copy.cuh"
+#include "bulk_store.cuh"
 #include "named_barrier.cuh"
 #include "vector.cuh"
 
@@ -171,6 +172,21 @@ extern "C" __global__ void async_copies(const float* x, float* out, int tiles)
         __syncthreads();
     }
     out[threadIdx.x] = sum;
+}
+
+extern "C" __global__ void bulk_stores(const float* x, float* out, int vectors)
+{
+    using Vec = Vector<float, 4>;
+    __shared__ Vec rows[64];
+    const Vec* from = reinterpret_cast<const Vec*>(x);  // (2, vectors)
+    Vec* to = reinterpret_cast<Vec*>(out);
+    const int first = threadIdx.x / 32 * 32;  // of this warp's vectors
+    for (int turn = 0; turn < 2; ++turn) {
+        bulk_store_wait();
+        if (static_cast<int>(threadIdx.x) < vectors) rows[threadIdx.x] = from[turn * vectors + threadIdx.x];
+        bulk_store(to + turn * vectors + first, rows + first, min(vectors - first, 32));
+    }
+    bulk_store_wait();
 }
 
 extern "C" __global__ void named_barriers(const float* x, float* out, int rounds)

@@ -3,7 +3,9 @@
 #include <cooperative_groups.h>
 
 #include "async_copy.cuh"
+#include "bulk_store.cuh"
 #include "named_barrier.cuh"
+#include "vector.cuh"
 
 extern "C" __global__ void barrier_not_reached(float* out)
 {
@@ -75,6 +77,16 @@ extern "C" __global__ void not_waited_for(const float* x, float* out)
     async_copy_commit();
     __syncthreads();
     out[threadIdx.x] = values[4 * threadIdx.x];
+}
+
+extern "C" __global__ void overwritten_too_early(const float* x, float* out)
+{
+    __shared__ Vector<float, 4> values[64];
+    const int first = threadIdx.x / 32 * 32;
+    values[threadIdx.x] = {x[threadIdx.x]};
+    bulk_store(reinterpret_cast<Vector<float, 4>*>(out) + first, values + first, 32);
+    values[threadIdx.x] = {-1.0f};
+    bulk_store_wait();
 }
 
 extern "C" __global__ void missing_barrier(const float* x, float* out)

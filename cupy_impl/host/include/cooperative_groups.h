@@ -39,6 +39,8 @@ public:
     unsigned block_rank() const { return cuda_host::cluster_rank(); }
     unsigned num_blocks() const { return cuda_host::cluster_size(); }
     void sync(CUDA_HOST_SITE) const { cuda_host::meet_cluster({file, line}); }
+    void barrier_arrive() const {}
+    void barrier_wait(CUDA_HOST_SITE) const { sync(file, line); }
     template <typename T>
     T* map_shared_rank(T* variable, int rank, CUDA_HOST_SITE) const
     {
