@@ -187,7 +187,8 @@ def run(options: argparse.Namespace) -> int:
     for case in track(cases, lambda case: case.id):
         records += bench.run(case, tasks[case.id], options.baseline)
         keep()
-    bench.add_compiled(records)
+    for reason in bench.add_compiled(records):
+        print(f"no compile figures: {reason}", file=sys.stderr)
     keep()
     bench.add_first_calls(records)
     keep()

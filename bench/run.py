@@ -231,12 +231,15 @@ class Bench:
             record["flags"].append("impossible")
         record["flags"] += [name for name in ("power_capped", "throttled") if record[name]]
 
-    def add_compiled(self, records: Sequence[dict]) -> None:
-        """What the compile report says of the implementations: of several kernels the worst of each figure."""
+    def add_compiled(self, records: Sequence[dict]) -> list[str]:
+        """What the compile report says of the implementations: of several kernels the worst of each figure.
+
+        Returns of which there is nothing, and why.
+        """
         arch = next((a for a in (f"{self.gpu.arch}a", self.gpu.arch) if a in compiling.ARCHS), None)
         mine = [r for r in records if r["role"] == "implementation" and r["device_us"] is not None]
         if arch is None or not mine:
-            return
+            return []
         of = lambda name: list(dict.fromkeys(record[name] for record in mine))
         rows = compiling.check(of("operator"), of("backend"), of("dtype"), (arch,), of("variant"))
         for record in mine:
@@ -252,6 +255,8 @@ class Bench:
                 record["spill_bytes"] = max(row["spill_bytes"] for row in own)
                 record["shared_bytes"] = max(row["static_shared_bytes"] + row["dynamic_shared_bytes"] for row in own)
                 record["occupancy"] = min(row["occupancy"] for row in own)
+        absent = [row for row in rows if row["registers"] is None and row["verdict"] != "unsupported"]
+        return [f"{row['backend']} {row['case']}: {row['reason']}" for row in absent]
 
     def add_first_calls(self, records: Sequence[dict]) -> None:
         """Of every variant at the first case where it has a time; three processes at once."""

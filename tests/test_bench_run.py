@@ -219,7 +219,7 @@ class FakeBench:
         ]
 
     def add_compiled(self, records):
-        pass
+        return ["triton vector_add-float32-65536: ptxas was not found"]
 
     def add_first_calls(self, records):
         pass
@@ -247,6 +247,7 @@ def test_a_run_from_the_command_line(fake, tmp_path, capsys):
     assert main([*CHOICE, "--json", str(path), "--csv", str(table)]) == 0
     out, err = capsys.readouterr()
     assert "warning: also at work on this GPU: python (17)" in err and "no utilisation: ncu is not on PATH" in err
+    assert "no compile figures: triton vector_add-float32-65536: ptxas was not found" in err
     assert out.splitlines()[2].split()[:2] == ["vector_add-float32-65536", "torch"], "the baseline first"
     found = results.read(path)
     assert found["ceilings"] == FakeBench.ceilings and len(found["records"]) == 14

@@ -314,4 +314,7 @@ def test_cuda_tiles(cols, dtype, weight_dtype):
         assert launch.cluster == (sizes["CLUSTER"], 1, 1) and launch.grid[0] % sizes["CLUSTER"] == 0
         if launch.cooperative:  # all blocks are resident at once
             blocks = -(-launch.grid[0] // 132)
-            assert blocks * launch.block[0] <= max(512, launch.block[0]) and blocks * (launch.shared_bytes + 2048) <= 228 * 1024
+            assert (
+                blocks * launch.block[0] <= max(512, launch.block[0])
+                and blocks * (launch.shared_bytes + 2048) <= 228 * 1024
+            )
