@@ -38,7 +38,13 @@ def override(monkeypatch, module, **fields):
 
 
 # Two warpgroups a block: rows that end within a chunk and with one, and rings that go round.
-WIDE = (((2, 20483), {}, None), ((2, 24576), {}, None), ((4, 18432), {"blocks": 1, "stages": 2}, "ring"))
+WIDE = (
+    ((2, 20483), {}, None),
+    ((2, 24576), {}, None),
+    ((4, 18432), {"blocks": 1, "parts": 1, "slots": 2}, "ring"),
+    ((5, 20480), {"blocks": 2, "parts": 2, "slots": 3}, "ring"),
+    ((3, 20480), {"blocks": 2, "parts": 5, "slots": 13}, "ring"),
+)
 
 
 @pytest.mark.parametrize("shape, fields, kernel", WIDE)
