@@ -107,12 +107,13 @@ def _ring(refs: Refs, slots, filled, *scratch, height: int, cols: int, eps: floa
     sources, outs = ((refs.x,), (refs.y,)) if refs.residual is None else (refs[:2], (refs.y, refs.sum))
     ring = Ring(sources, slots, filled, config.parts, count, row)
     reduce = rows.reduction(config.warpgroups, config.cut, scratch)
-    w = ring.weight(refs.weight)  # (TEAM, LINE) each
+    tiles = [(part, tile) for part in range(config.parts) for tile in range(ring.tiles)]
+    w = [ring.load_weight(refs.weight, *place) for place in tiles]  # (TEAM, LINE) each
     ring.start()
 
     @pl.loop(0, count)
     def _(turn):
-        places = [(turn * config.parts + part, tile) for part in range(config.parts) for tile in range(ring.tiles)]
+        places = [(turn * config.parts + part, tile) for part, tile in tiles]
         squares = 0.0
         for i, tile in places:
             # --- load the row

@@ -238,15 +238,24 @@ def reduction(warpgroups: int, cut: Cut, scratch=()):
         if not scratch:
             return along(over(tile, axis=-1), cut)
         warps, barrier, *tiles = scratch
-        me = lax.axis_index("warpgroup")
         if tiles:
-            tile = _by_warp(tile, tiles[0].at[me], cut)
-        warps.at[turn, me][...] = over(tile, axis=-1)  # (TEAM,)
-        plgpu.barrier_arrive(barrier)
-        plgpu.barrier_wait(barrier)
-        return functools.reduce(two, [warps[turn, w, i] for w in range(warpgroups) for i in range(TEAM)])
+            tile = _by_warp(tile, tiles[0].at[lax.axis_index("warpgroup")], cut)
+        send(turn, over(tile, axis=-1), warps, barrier)
+        return receive(turn, two, warps, barrier)
 
     return reduce
+
+
+def send(turn, numbers, warps, barrier) -> None:
+    """Show all warpgroups of a block this one's numbers, (TEAM,), one a warp."""
+    warps.at[turn, lax.axis_index("warpgroup")][...] = numbers
+    plgpu.barrier_arrive(barrier)
+
+
+def receive(turn, two, warps, barrier):
+    """``two`` (jnp.add) of all that the warpgroups have sent."""
+    plgpu.barrier_wait(barrier)
+    return functools.reduce(two, [warps[turn, w, i] for w in range(warps.shape[1]) for i in range(TEAM)])
 
 
 def _by_warp(tile, spot, cut: Cut):
@@ -317,7 +326,7 @@ class Ring(NamedTuple):
 
     def load(self, i, tile: int, source: int = 0):
         """That tile, in registers, as float32."""
-        return load_lines(self.at(i, tile, source), self.slots.dtype)
+        return plgpu.load(self.at(i, tile, source), layout=self.layout, optimized=False).astype(jnp.float32)
 
     def store(self, i, *outs) -> None:
         """Start the stores of the i-th part's slots, of one source each, and fill those of the part before again."""
@@ -329,18 +338,19 @@ class Ring(NamedTuple):
         plgpu.wait_smem_to_gmem(1, wait_read_only=True)
         pl.when(i > 0)(lambda: self.fetch(i - 1 + self.slots.shape[0]))
 
-    def weight(self, ref) -> list:
-        """This warpgroup's tiles of ref (cols / LINE, LINE), in the order of its parts."""
-        first = lax.axis_index("warpgroup") * self.parts * self.tiles
-        return [
-            load_lines(ref.at[pl.ds((first + tile) * TEAM, TEAM)], self.slots.dtype)
-            for tile in range(self.parts * self.tiles)
-        ]
+    @property
+    def layout(self):
+        """Of a tile in registers."""
+        return warp_a_row(16 // self.slots.dtype.itemsize)
 
+    def lines(self, part: int, tile: int):
+        """Where in a row this warpgroup's tile is."""
+        first = (lax.axis_index("warpgroup") * self.parts + part) * self.tiles + tile
+        return pl.ds(first * TEAM, TEAM)
 
-def load_lines(ref, dtype):
-    """TEAM lines, (TEAM, LINE), in registers, as float32, as tiles of dtype are laid out."""
-    return plgpu.load(ref, layout=warp_a_row(16 // dtype.itemsize), optimized=False).astype(jnp.float32)
+    def load_weight(self, ref, part: int, tile: int):
+        """That tile of ref (cols / LINE, LINE), in registers, as float32."""
+        return plgpu.load(ref.at[self.lines(part, tile)], layout=self.layout, optimized=False).astype(jnp.float32)
 
 
 def by_line(array):
