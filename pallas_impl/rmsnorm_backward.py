@@ -329,30 +329,33 @@ def _ahead(
     ring.start()
 
     zeros = lambda: plgpu.layout_cast(jnp.zeros((rows.TEAM, rows.LINE), jnp.float32), ring.layout)
+    none = lambda: plgpu.layout_cast(jnp.zeros(rows.TEAM, jnp.float32), ring.layout.reduce(1))
 
     def load(i, tile):
         # --- load the row
         return ring.load(i, tile, 1), ring.load(i, tile)  # (TEAM, LINE)
 
-    def collect(turn, part, products):
-        """The products and those of a part of the ``turn``-th row, if there is one, sent off after its last."""
+    def collect(turn, part, total):
+        """total and g x of a part of the ``turn``-th row, if there is one; sent off after its last."""
         i = turn * parts + part
 
-        def add(products):
+        def add(total):
             ring.wait(i)
+            products = 0.0
             for tile in range(ring.tiles):
                 dy, x = load(i, tile)
                 # --- mean of g x
                 products += dy * weight(part, tile) * x
+            total += jnp.sum(products, axis=-1)  # (TEAM,), a warp's
             if part == parts - 1:
-                rows.send(lax.rem(turn, 2), jnp.sum(products, axis=-1), *scratch)
-            return products
+                rows.send(lax.rem(turn, 2), total, *scratch)
+            return total
 
-        products = lax.cond(turn < count, add, lambda products: products, products)
-        return products if part < parts - 1 else zeros()
+        total = lax.cond(turn < count, add, lambda total: total, total)
+        return total if part < parts - 1 else none()
 
     def step(turn, carry):
-        products, *totals = carry
+        total, *totals = carry
         rstd = rstd_ref[row(turn)]
         mean = rstd * (rows.receive(lax.rem(turn, 2), jnp.add, *scratch) / cols)
         for n, (part, tile) in enumerate(places):
@@ -365,21 +368,21 @@ def _ahead(
             if tile == ring.tiles - 1:
                 ring.store(i, dx_ref)
                 on, later = divmod(part + config.ahead, parts)
-                products = collect(turn + 1 + on, later, products)
-        return [products, *totals]
+                total = collect(turn + 1 + on, later, total)
+        return [total, *totals]
 
-    products = zeros()
+    total = none()
     for i in range(parts + config.ahead):
-        products = collect(jnp.int32(i // parts), i % parts, products)
+        total = collect(jnp.int32(i // parts), i % parts, total)
 
-    def segment(n, products):
+    def segment(n, total):
         stop = jnp.minimum((n + 1) * CHAIN, count)
-        products, *totals = lax.fori_loop(n * CHAIN, stop, step, [products, *(zeros() for _ in places)])
-        for (part, tile), total in zip(places, totals):
-            partial_ref.at[n * blocks + block, ring.lines(part, tile)][...] = total
-        return products
+        total, *totals = lax.fori_loop(n * CHAIN, stop, step, [total, *(zeros() for _ in places)])
+        for place, found in zip(places, totals):
+            partial_ref.at[n * blocks + block, ring.lines(*place)][...] = found
+        return total
 
-    lax.fori_loop(0, _segments(height, config), segment, products)
+    lax.fori_loop(0, _segments(height, config), segment, total)
     plgpu.wait_smem_to_gmem(0)
 
 
