@@ -318,9 +318,11 @@ def _ahead(
 
     While dx of a part of one row is formed, the products of a later part are: of the next row, a few parts on.
     """
-    parts, block, blocks = config.parts, lax.axis_index("block"), config.blocks
-    count, row = pl.cdiv(height - block, blocks), lambda turn: block + turn * blocks
-    ring = rows.Ring((x_ref, dy_ref), slots, filled, parts, count, row)
+    parts, ahead, block, blocks = config.parts, config.ahead, lax.axis_index("block"), config.blocks
+    count = pl.cdiv(height - block, blocks)
+    row = lambda turn: block + jnp.minimum(turn, count - 1) * blocks
+    # A branch would let the compiler put off the additions to dweight until after it, and spill what they add.
+    ring = rows.Ring((x_ref, dy_ref), slots, filled, parts, count, row, endless=True)
     places = [(part, tile) for part in range(parts) for tile in range(ring.tiles)]
     weight = functools.partial(ring.load_weight, weight_ref)  # (TEAM, LINE)
     if len(places) <= TOTALS // 2:
@@ -336,23 +338,18 @@ def _ahead(
         return ring.load(i, tile, 1), ring.load(i, tile)  # (TEAM, LINE)
 
     def collect(turn, part, total):
-        """total and g x of a part of the ``turn``-th row, if there is one; sent off after its last."""
-        i = turn * parts + part
-
-        def add(total):
-            ring.wait(i)
-            products = 0.0
-            for tile in range(ring.tiles):
-                dy, x = load(i, tile)
-                # --- mean of g x
-                products += dy * weight(part, tile) * x
-            total += jnp.sum(products, axis=-1)  # (TEAM,), a warp's
-            if part == parts - 1:
-                rows.send(lax.rem(turn, 2), total, *scratch)
+        """total and g x of a part of the ``turn``-th row; sent off after the last part."""
+        i, products = turn * parts + part, 0.0
+        ring.wait(i)
+        for tile in range(ring.tiles):
+            dy, x = load(i, tile)
+            # --- mean of g x
+            products += dy * weight(part, tile) * x
+        total += jnp.sum(products, axis=-1)  # (TEAM,), a warp's
+        if part < parts - 1:
             return total
-
-        total = lax.cond(turn < count, add, lambda total: total, total)
-        return total if part < parts - 1 else none()
+        rows.send(lax.rem(turn, 2), total, *scratch)
+        return none()
 
     def step(turn, carry):
         total, *totals = carry
@@ -367,12 +364,12 @@ def _ahead(
             totals[n] += terms
             if tile == ring.tiles - 1:
                 ring.store(i, dx_ref)
-                on, later = divmod(part + config.ahead, parts)
+                on, later = divmod(part + ahead, parts)
                 total = collect(turn + 1 + on, later, total)
         return [total, *totals]
 
     total = none()
-    for i in range(parts + config.ahead):
+    for i in range(parts + ahead):
         total = collect(jnp.int32(i // parts), i % parts, total)
 
     def segment(n, total):
@@ -383,6 +380,10 @@ def _ahead(
         return total
 
     lax.fori_loop(0, _segments(height, config), segment, total)
+    # What is on its way still, of the rows beyond.
+    rows.receive(lax.rem(count, 2), jnp.add, *scratch)
+    for i in range(parts + ahead, config.slots - 1):
+        ring.wait(count * parts + i)
     plgpu.wait_smem_to_gmem(0)
 
 

@@ -273,6 +273,7 @@ class Ring(NamedTuple):
     when the store of it has read it.
 
     sources: (rows, cols / LINE, LINE) each. slots, filled: :meth:`scratch`. count: rows of this block, ``row(turn)``.
+    endless: no branches; more than count rows are fetched, which row has to give too.
     """
 
     sources: tuple
@@ -281,6 +282,7 @@ class Ring(NamedTuple):
     parts: int
     count: object
     row: object
+    endless: bool = False
 
     @staticmethod
     def scratch(config, sources: int, dtype) -> list:
@@ -301,18 +303,21 @@ class Ring(NamedTuple):
         return lax.rem(i, slots), self.row(lax.div(i, self.parts)), pl.ds(part * lines, lines)
 
     def fetch(self, i) -> None:
-        """Start the copies of the i-th part, if there is one."""
-
-        @pl.when(i < self.count * self.parts)
-        def _():
-            me, (slot, row, lines) = lax.axis_index("warpgroup"), self._place(i)
-            filled = self.filled.at[slot * self.slots.shape[1] + me]
-            for k, source in enumerate(self.sources):
-                plgpu.copy_gmem_to_smem(source.at[row, lines], self.slots.at[slot, me, k], filled)
+        """Start the copies of the i-th part."""
+        me, (slot, row, lines) = lax.axis_index("warpgroup"), self._place(i)
+        filled = self.filled.at[slot * self.slots.shape[1] + me]
+        for k, source in enumerate(self.sources):
+            plgpu.copy_gmem_to_smem(source.at[row, lines], self.slots.at[slot, me, k], filled)
 
     def start(self) -> None:
-        for i in range(self.slots.shape[0]):
+        for i in range(self.slots.shape[0] - self.endless):
+            self._when(i < self.count * self.parts, i)
+
+    def _when(self, there, i) -> None:
+        if self.endless:
             self.fetch(i)
+        else:
+            pl.when(there)(lambda: self.fetch(i))
 
     def wait(self, i) -> None:
         """Until the i-th part is there."""
@@ -336,7 +341,8 @@ class Ring(NamedTuple):
             plgpu.copy_smem_to_gmem(self.slots.at[slot, me, k], out.at[row, lines], commit_group=False)
         plgpu.commit_smem_to_gmem_group()
         plgpu.wait_smem_to_gmem(1, wait_read_only=True)
-        pl.when(i > 0)(lambda: self.fetch(i - 1 + self.slots.shape[0]))
+        then = i - 1 + self.slots.shape[0]
+        self._when((i > 0) & (then < self.count * self.parts), then)
 
     @property
     def layout(self):
