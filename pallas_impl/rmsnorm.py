@@ -106,9 +106,9 @@ def _ring(refs: Refs, slots, filled, *scratch, height: int, cols: int, eps: floa
     count, row = pl.cdiv(height - block, blocks), lambda turn: block + turn * blocks
     sources, outs = ((refs.x,), (refs.y,)) if refs.residual is None else (refs[:2], (refs.y, refs.sum))
     ring = Ring(sources, slots, filled, config.parts, count, row)
-    reduce = rows.reduction(config.warpgroups, config.cut, scratch)
+    reduce = rows.reduction(config.cut, scratch)
     tiles = [(part, tile) for part in range(config.parts) for tile in range(ring.tiles)]
-    w = [ring.load_weight(refs.weight, *place) for place in tiles]  # (TEAM, LINE) each
+    w = [ring.load_weight(refs.weight, *place).astype(jnp.float32) for place in tiles]  # (TEAM, LINE) each
     ring.start()
 
     @pl.loop(0, count)
@@ -143,7 +143,7 @@ def _chunks(refs: Refs, *scratch, height: int, cols: int, eps: float, config: Co
     """Rows of any width, in chunks of a few tiles: each is read for its squares, and then again."""
     cut, warpgroups = config.cut, config.warpgroups
     me, row = lax.axis_index("warpgroup"), lax.axis_index("tile")
-    reduce = rows.reduction(warpgroups, cut, scratch)
+    reduce = rows.reduction(cut, scratch)
     chunk, own, starts = rows.chunks(cut, warpgroups, config.tiles, me)
 
     def load(i):

@@ -53,8 +53,7 @@ class Config:
 
     kernel: ``registers``, ``ring``, ``ahead`` or ``strips``. warpgroups: of a block, which share a row. blocks: that
     walk down rows, over all strips. tiles: of a row, in ``registers``; held at once for mean(g x), in ``strips``.
-    slots: in flight to a warpgroup, of ``tiles`` tiles each, in ``ring``; in ``ahead`` a row takes ``parts`` of them,
-    and its mean(g x) is made ``ahead`` parts before it has to be.
+    slots: in flight to a warpgroup, of ``tiles`` tiles each, in ``ring``; in ``ahead`` a row takes ``parts`` of them.
     """
 
     kernel: str
@@ -64,13 +63,10 @@ class Config:
     tiles: int
     slots: int = 0
     parts: int = 1
-    ahead: int = 0
 
     def __post_init__(self):
         if self.kernel == "ahead":
-            rows.check_ring(self.cut.cols, self.warpgroups, self.parts, self.slots, self.parts + self.ahead + 2)
-            if self.ahead >= self.parts:
-                raise ValueError(f"ahead is {self.ahead}; accepted: less than parts, {self.parts}")
+            rows.check_ring(self.cut.cols, self.warpgroups, self.parts, self.slots, self.parts + 2)
 
 
 def configure(height: int, cols: int, itemsize: int, variant: str, most: int = 4) -> Config:
@@ -119,7 +115,7 @@ def _means(dy_ref, x_ref, weight_ref, rstd_ref, mean_ref, *scratch, cols: int, c
     """rstd mean(g x) of every row, in chunks of a few tiles."""
     cut, warpgroups = config.cut, config.warpgroups
     me, row = lax.axis_index("warpgroup"), lax.axis_index("tile")
-    reduce = rows.reduction(warpgroups, cut, scratch)
+    reduce = rows.reduction(cut, scratch)
     chunk, own, starts = rows.chunks(cut, warpgroups, config.tiles, me)
 
     def collect(i, total):
@@ -186,7 +182,7 @@ def _registers(
     """Whole rows down, or TEAM of them at once, held in registers from the mean of g x to dx."""
     cut, blocks = config.cut, config.blocks
     me = lax.axis_index("warpgroup")
-    reduce = rows.reduction(config.warpgroups, cut, scratch)
+    reduce = rows.reduction(cut, () if cut.team else scratch)
     tile = lambda t: (me * config.tiles + t) * cut.width
     start = lambda t: jnp.minimum(tile(t), cut.cols - cut.width) if cut.again else tile(t)
     places = [start(t) for t in range(config.tiles)]
@@ -247,7 +243,7 @@ def _ring(
     """
     cut, warpgroups, blocks, tiles = config.cut, config.warpgroups, config.blocks, config.tiles
     me, block = lax.axis_index("warpgroup"), lax.axis_index("block")
-    reduce = rows.reduction(warpgroups, cut, scratch)
+    reduce = rows.reduction(cut, scratch)
     width = cut.width * tiles  # of a slot
     parts = cols // warpgroups // width  # slots that a row takes
     high = cut.width // rows.LINE
@@ -316,73 +312,69 @@ def _ahead(
 ):  # fmt: skip
     """Whole rows down, in shared memory from the mean of g x to dx, which leaves from x's place.
 
-    While dx of a part of one row is formed, the products of a later part are: of the next row, a few parts on.
+    With dx of a part of a row goes g x of that part of the next one, to which the weight is the same.
     """
-    parts, ahead, block, blocks = config.parts, config.ahead, lax.axis_index("block"), config.blocks
+    parts, block, blocks = config.parts, lax.axis_index("block"), config.blocks
     count = pl.cdiv(height - block, blocks)
     row = lambda turn: block + jnp.minimum(turn, count - 1) * blocks
     # A branch would let the compiler put off the additions to dweight until after it, and spill what they add.
     ring = rows.Ring((x_ref, dy_ref), slots, filled, parts, count, row, endless=True)
-    places = [(part, tile) for part in range(parts) for tile in range(ring.tiles)]
-    weight = functools.partial(ring.load_weight, weight_ref)  # (TEAM, LINE)
-    if len(places) <= TOTALS // 2:
-        held = {place: weight(*place) for place in places}
-        weight = lambda *place: held[place]
-    ring.start()
-
+    tiles = range(ring.tiles)
     zeros = lambda: plgpu.layout_cast(jnp.zeros((rows.TEAM, rows.LINE), jnp.float32), ring.layout)
-    none = lambda: plgpu.layout_cast(jnp.zeros(rows.TEAM, jnp.float32), ring.layout.reduce(1))
+    weight = functools.partial(ring.load_weight, weight_ref)  # (TEAM, LINE), not widened yet: half the registers
+    ring.start()
 
     def load(i, tile):
         # --- load the row
         return ring.load(i, tile, 1), ring.load(i, tile)  # (TEAM, LINE)
 
-    def collect(turn, part, total):
-        """total and g x of a part of the ``turn``-th row; sent off after the last part."""
-        i, products = turn * parts + part, 0.0
+    def collect(i, w, then):
+        """g x of the i-th part, (TEAM,), a number a warp, and the weight of the part ``then``, instead of w."""
+        products, later = 0.0, []
         ring.wait(i)
-        for tile in range(ring.tiles):
+        for tile in tiles:
             dy, x = load(i, tile)
             # --- mean of g x
-            products += dy * weight(part, tile) * x
-        total += jnp.sum(products, axis=-1)  # (TEAM,), a warp's
-        if part < parts - 1:
-            return total
-        rows.send(lax.rem(turn, 2), total, *scratch)
-        return none()
+            products += dy * w[tile].astype(jnp.float32) * x
+            later.append(weight(then, tile))
+        return jnp.sum(products, axis=-1), later
 
     def step(turn, carry):
-        total, *totals = carry
+        w, *totals = carry
         rstd = rstd_ref[row(turn)]
         mean = rstd * (rows.receive(lax.rem(turn, 2), jnp.add, *scratch) / cols)
-        for n, (part, tile) in enumerate(places):
+        found, products = [], 0.0
+        for part in range(parts):
             i = turn * parts + part
-            dy, x = load(i, tile)
-            dx, terms = _dx(dy, x, weight(part, tile), rstd, mean)
-            ring.at(i, tile)[...] = dx.astype(dx_ref.dtype)
-            # --- dweight
-            totals[n] += terms
-            if tile == ring.tiles - 1:
-                ring.store(i, dx_ref)
-                on, later = divmod(part + ahead, parts)
-                total = collect(turn + 1 + on, later, total)
-        return [total, *totals]
+            for tile in tiles:
+                dy, x = load(i, tile)
+                dx, terms = _dx(dy, x, w[tile].astype(jnp.float32), rstd, mean)
+                ring.at(i, tile)[...] = dx.astype(dx_ref.dtype)
+                # --- dweight
+                found.append(totals[part * ring.tiles + tile] + terms)
+            ring.store(i, dx_ref)
+            more, w = collect(i + parts, w, (part + 1) % parts)
+            products += more
+        rows.send(lax.rem(turn + 1, 2), products, *scratch)
+        return [w, *found]
 
-    total = none()
-    for i in range(parts + ahead):
-        total = collect(jnp.int32(i // parts), i % parts, total)
+    w, products = [weight(0, tile) for tile in tiles], 0.0
+    for part in range(parts):
+        more, w = collect(jnp.int32(part), w, (part + 1) % parts)
+        products += more
+    rows.send(0, products, *scratch)
 
-    def segment(n, total):
-        stop = jnp.minimum((n + 1) * CHAIN, count)
-        total, *totals = lax.fori_loop(n * CHAIN, stop, step, [total, *(zeros() for _ in places)])
-        for place, found in zip(places, totals):
-            partial_ref.at[n * blocks + block, ring.lines(*place)][...] = found
-        return total
+    @pl.loop(0, _segments(height, config))
+    def _(segment):
+        stop = jnp.minimum((segment + 1) * CHAIN, count)
+        empty = [zeros() for _ in range(parts * ring.tiles)]
+        _, *totals = lax.fori_loop(segment * CHAIN, stop, step, [[weight(0, tile) for tile in tiles], *empty])
+        for n, total in enumerate(totals):
+            partial_ref.at[segment * blocks + block, ring.lines(*divmod(n, ring.tiles))][...] = total
 
-    lax.fori_loop(0, _segments(height, config), segment, total)
     # What is on its way still, of the rows beyond.
     rows.receive(lax.rem(count, 2), jnp.add, *scratch)
-    for i in range(parts + ahead, config.slots - 1):
+    for i in range(parts, config.slots - 1):
         ring.wait(count * parts + i)
     plgpu.wait_smem_to_gmem(0)
 

@@ -228,7 +228,7 @@ def shared(warpgroups: int, cut: Cut, lines: bool = False) -> list:
     return numbers if lines else [*numbers, plgpu.SMEM((warpgroups, TEAM, cut.width // TEAM), jnp.float32)]
 
 
-def reduction(warpgroups: int, cut: Cut, scratch=()):
+def reduction(cut: Cut, scratch=()):
     """``reduce(turn, tile, over, two)``: ``over`` (jnp.sum) of the tiles of all warpgroups of a block, along each row.
 
     two: the same of two numbers (jnp.add). turn: 0 and 1 in alternation, so that nobody writes what another reads.
@@ -355,8 +355,8 @@ class Ring(NamedTuple):
         return pl.ds(first * TEAM, TEAM)
 
     def load_weight(self, ref, part: int, tile: int):
-        """That tile of ref (cols / LINE, LINE), in registers, as float32."""
-        return plgpu.load(ref.at[self.lines(part, tile)], layout=self.layout, optimized=False).astype(jnp.float32)
+        """That tile of ref (cols / LINE, LINE), in registers."""
+        return plgpu.load(ref.at[self.lines(part, tile)], layout=self.layout, optimized=False)
 
 
 def by_line(array):

@@ -58,7 +58,7 @@ def _scaled(x: list, cut: Cut, again: int, reduce):
 def _registers(x_ref, out_ref, *, height: int, config: Config):
     """Rows that a warp or a warpgroup holds: read once."""
     cut = config.cut
-    reduce = rows.reduction(1, cut)
+    reduce = rows.reduction(cut)
 
     def take(row):
         # --- load the row
@@ -78,7 +78,7 @@ def _ring(x_ref, out_ref, slots, filled, *scratch, height: int, config: Config):
     block, blocks = lax.axis_index("block"), min(config.blocks, height)
     count, row = pl.cdiv(height - block, blocks), lambda turn: block + turn * blocks
     ring = Ring((x_ref,), slots, filled, config.parts, count, row)
-    reduce = rows.reduction(config.warpgroups, config.cut, scratch)
+    reduce = rows.reduction(config.cut, scratch)
     ring.start()
 
     @pl.loop(0, count)
@@ -105,7 +105,7 @@ def _online(x_ref, out_ref, *scratch, height: int, config: Config):
     """Rows of any width, in chunks of a few tiles: each is read for maximum and sum, and then again."""
     cut, warpgroups = config.cut, config.warpgroups
     me, row = lax.axis_index("warpgroup"), lax.axis_index("tile")
-    reduce = rows.reduction(warpgroups, cut, scratch)
+    reduce = rows.reduction(cut, scratch)
     chunk, own, starts = rows.chunks(cut, warpgroups, config.tiles, me)
 
     def collect(i, state):
