@@ -2,8 +2,8 @@
 
 contract  reference/rmsnorm.py; ``out=`` takes a tuple of ``jax.Ref``
 mapping   forward: a warp a row up to 2048 columns, a warpgroup a row up to 16384; wider rows are split over the
-          warpgroups of a block, which stays and prefetches its next rows through TMA where they are 4096 columns'
-          multiples up to 32768
+          warpgroups of a block, which stays, and come and go by TMA where they are 4096 columns' multiples up to
+          32768
 traffic   forward: reads and writes rows x cols elements once, with a residual two of them; wider rows are read twice.
           About 4 operations an element: memory decides
 limits    Hopper; widths that are odd, or not of 16 bytes, are loaded in smaller vectors; widths below one element a
@@ -31,7 +31,7 @@ VARIANTS = {
     "rmsnorm": (
         Variant("two_reads", "a row in chunks: their squares, then the row again", DTYPES, ("sm_90a",)),
         Variant("one_read", "rows up to 16384 columns stay in registers", DTYPES, ("sm_90a",), {"spill_bytes": 0}),
-        Variant("prefetched", "wider ones come through TMA, rows ahead", DTYPES, ("sm_90a",), {"spill_bytes": 0}),
+        Variant("prefetched", "wider ones come and go by TMA, rows ahead", DTYPES, ("sm_90a",), {"spill_bytes": 0}),
     ),
     "rmsnorm_backward": backward.VARIANTS,
 }

@@ -4,10 +4,11 @@ contract  reference/rmsnorm.py; ``out=`` takes a tuple of ``jax.Ref``
 mapping   blocks stay and walk down rows, split over 1, 2 or 4 warpgroups, or TEAM rows at once, one a warp; a thread
           keeps dweight of its own columns in float32, and a last kernel adds what the blocks found, in a fixed order
 traffic   reads dy and x and writes dx once; dweight of every block, 1 to 4 % more, is written and read. Where rows do
-          not fit on chip, dy and x are read twice, first for mean(g x)
-limits    Hopper. Through TMA: widths that are 1024 times a warpgroup's tiles, up to 32768 (which spills) in 16 bits and
-          16384 in float32. In registers: up to 12288. Others are read twice. Below one element a thread (32, or 128
-          with fewer than 4 rows) padded by the wrapper, in small kernels more
+          not fit on chip, dy and x are read twice, first for mean(g x). From 8192 columns on a row's weight comes from
+          L2 every time, half as much as dy and x
+limits    Hopper. Through TMA: widths that are 1024 times a warpgroup's tiles, up to 32768 in 16 bits and 16384 in
+          float32. In registers: up to 12288. Others are read twice. Below one element a thread (32, or 128 with fewer
+          than 4 rows) padded by the wrapper, in small kernels more
 """
 
 import functools
@@ -307,8 +308,8 @@ def _ring(
 
 
 def _ahead(
-    dy_ref, x_ref, weight_ref, rstd_ref, dx_ref, partial_ref, slots, filled, *scratch,
-    height: int, cols: int, config: Config,
+    dy_ref, x_ref, weight_ref, rstd_ref, dx_ref, partial_ref, slots, filled, warps, barrier,
+    *, height: int, cols: int, config: Config,
 ):  # fmt: skip
     """Whole rows down, in shared memory from the mean of g x to dx, which leaves from x's place.
 
@@ -342,7 +343,8 @@ def _ahead(
     def step(turn, carry):
         w, *totals = carry
         rstd = rstd_ref[row(turn)]
-        mean = rstd * (rows.receive(lax.rem(turn, 2), jnp.add, *scratch) / cols)
+        plgpu.barrier_wait(barrier)
+        mean = rstd * (rows.together(warps, lax.rem(turn, 2), jnp.add) / cols)
         found, products = [], 0.0
         for part in range(parts):
             i = turn * parts + part
@@ -355,14 +357,16 @@ def _ahead(
             ring.store(i, dx_ref)
             more, w = collect(i + parts, w, (part + 1) % parts)
             products += more
-        rows.send(lax.rem(turn + 1, 2), products, *scratch)
+        rows.put(warps, lax.rem(turn + 1, 2), products)
+        plgpu.barrier_arrive(barrier)
         return [w, *found]
 
     w, products = [weight(0, tile) for tile in tiles], 0.0
     for part in range(parts):
         more, w = collect(jnp.int32(part), w, (part + 1) % parts)
         products += more
-    rows.send(0, products, *scratch)
+    rows.put(warps, 0, products)
+    plgpu.barrier_arrive(barrier)
 
     @pl.loop(0, _segments(height, config))
     def _(segment):
@@ -373,7 +377,7 @@ def _ahead(
             partial_ref.at[segment * blocks + block, ring.lines(*divmod(n, ring.tiles))][...] = total
 
     # What is on its way still, of the rows beyond.
-    rows.receive(lax.rem(count, 2), jnp.add, *scratch)
+    plgpu.barrier_wait(barrier)
     for i in range(parts, config.slots - 1):
         ring.wait(count * parts + i)
     plgpu.wait_smem_to_gmem(0)

@@ -240,21 +240,21 @@ def reduction(cut: Cut, scratch=()):
         warps, barrier, *tiles = scratch
         if tiles:
             tile = _by_warp(tile, tiles[0].at[lax.axis_index("warpgroup")], cut)
-        send(turn, over(tile, axis=-1), warps, barrier)
-        return receive(turn, two, warps, barrier)
+        put(warps, turn, over(tile, axis=-1))
+        plgpu.barrier_arrive(barrier)
+        plgpu.barrier_wait(barrier)
+        return together(warps, turn, two)
 
     return reduce
 
 
-def send(turn, numbers, warps, barrier) -> None:
-    """Show all warpgroups of a block this one's numbers, (TEAM,), one a warp."""
+def put(warps, turn, numbers) -> None:
+    """Write this warpgroup's numbers, (TEAM,), one a warp, for all warpgroups of a block to read."""
     warps.at[turn, lax.axis_index("warpgroup")][...] = numbers
-    plgpu.barrier_arrive(barrier)
 
 
-def receive(turn, two, warps, barrier):
-    """``two`` (jnp.add) of all that the warpgroups have sent."""
-    plgpu.barrier_wait(barrier)
+def together(warps, turn, two):
+    """``two`` (jnp.add) of all that the warpgroups have put."""
     return functools.reduce(two, [warps[turn, w, i] for w in range(warps.shape[1]) for i in range(TEAM)])
 
 

@@ -2,7 +2,7 @@
 
 contract  reference/softmax.py; ``out=`` takes a ``jax.Ref``
 mapping   a warp a row up to 2048 columns, a warpgroup a row up to 16384; wider rows are split over the warpgroups of a
-          block, which stays and prefetches its next rows through TMA where they are 4096 columns' multiples up to 32768
+          block, which stays, and come and go by TMA where they are 4096 columns' multiples up to 32768
 traffic   reads and writes rows x cols elements once; wider rows are read twice, the second time from L2 in part.
           About 7 operations an element: memory decides
 limits    Hopper; widths that are odd, or not of 16 bytes, are loaded in smaller vectors; widths below one element a
@@ -28,7 +28,7 @@ VARIANTS = {
     "softmax": (
         Variant("two_reads", "the online form: maximum and sum together, then the row again", DTYPES, ("sm_90a",)),
         Variant("one_read", "rows up to 16384 columns stay in registers", DTYPES, ("sm_90a",), {"spill_bytes": 0}),
-        Variant("prefetched", "wider ones come through TMA, rows ahead", DTYPES, ("sm_90a",), {"spill_bytes": 0}),
+        Variant("prefetched", "wider ones come and go by TMA, rows ahead", DTYPES, ("sm_90a",), {"spill_bytes": 0}),
     )
 }
 
