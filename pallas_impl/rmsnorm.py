@@ -2,8 +2,8 @@
 
 contract  reference/rmsnorm.py; ``out=`` takes a tuple of ``jax.Ref``
 mapping   forward: a warp a row up to 2048 columns, a warpgroup a row up to 16384; wider rows are split over the
-          warpgroups of a block, which stays and prefetches its next rows through TMA where they are 4096 columns'
-          multiples up to 32768
+          warpgroups of a block, which stays, and come and go by TMA where they are 4096 columns' multiples up to
+          32768
 traffic   forward: reads and writes rows x cols elements once, with a residual two of them; wider rows are read twice.
           About 4 operations an element: memory decides
 limits    Hopper; widths that are odd, or not of 16 bytes, are loaded in smaller vectors; widths below one element a
@@ -31,7 +31,7 @@ VARIANTS = {
     "rmsnorm": (
         Variant("two_reads", "a row in chunks: their squares, then the row again", DTYPES, ("sm_90a",)),
         Variant("one_read", "rows up to 16384 columns stay in registers", DTYPES, ("sm_90a",), {"spill_bytes": 0}),
-        Variant("prefetched", "wider ones come through TMA, rows ahead", DTYPES, ("sm_90a",), {"spill_bytes": 0}),
+        Variant("prefetched", "wider ones come and go by TMA, rows ahead", DTYPES, ("sm_90a",), {"spill_bytes": 0}),
     ),
     "rmsnorm_backward": backward.VARIANTS,
 }
@@ -100,45 +100,50 @@ def _registers(refs: Refs, *, height: int, cols: int, eps: float, config: Config
     rows.each_row(height, cut, take)
 
 
-def _ring(refs: Refs, *scratch, height: int, cols: int, eps: float, config: Config):
-    """Rows that the warpgroups of a block hold together, while the next ones are on their way."""
-    cut, warpgroups, blocks = config.cut, config.warpgroups, min(config.blocks, height)
-    me, block = lax.axis_index("warpgroup"), lax.axis_index("block")
-    sources = [ref for ref in (refs.x, refs.residual) if ref is not None]
-    rings = [Ring(source, *scratch[2 * i : 2 * i + 2], cut) for i, source in enumerate(sources)]
-    reduce = rows.reduction(warpgroups, cut, scratch[2 * len(rings) :])
-    count = pl.cdiv(height - block, blocks)
-
-    def fetch(turn):
-        for ring in rings:
-            ring.fetch(turn, block + turn * blocks)
-
-    for turn in range(config.stages):
-        pl.when(turn < count)(lambda: fetch(turn))
+def _ring(refs: Refs, slots, filled, *scratch, height: int, cols: int, eps: float, config: Config):
+    """Rows in shared memory, with the sum in the residual's place and y in x's, while others come and go."""
+    me, block, blocks = lax.axis_index("warpgroup"), lax.axis_index("block"), min(config.blocks, height)
+    count, row = pl.cdiv(height - block, blocks), lambda turn: block + turn * blocks
+    sources, outs = ((refs.x,), (refs.y,)) if refs.residual is None else (refs[:2], (refs.y, refs.sum))
+    ring = Ring(sources, slots, filled, config.parts, count, row)
+    reduce = rows.reduction(config.cut, scratch)
+    tiles = [(part, tile) for part in range(config.parts) for tile in range(ring.tiles)]
+    w = [ring.load_weight(refs.weight, *place).astype(jnp.float32) for place in tiles]  # (TEAM, LINE) each
+    ring.start()
 
     @pl.loop(0, count)
     def _(turn):
-        # --- load the row
-        row = block + turn * blocks
-        x, *residuals = [ring.load(turn) for ring in rings]  # (width,) each
-        plgpu.commit_smem()  # all threads have read before the copy writes
-        pl.when(turn + config.stages < count)(lambda: fetch(turn + config.stages))
-        x = _rounded(refs, x, *residuals or [None])
+        places = [(turn * config.parts + part, tile) for part, tile in tiles]
+        squares = 0.0
+        for i, tile in places:
+            # --- load the row
+            if tile == 0:
+                ring.wait(i)
+            x, *residuals = [[ring.load(i, tile, source)] for source in range(len(sources))]  # (TEAM, LINE)
+            x = _rounded(refs, x, *residuals or [None])
+            if residuals:
+                ring.at(i, tile, 1)[...] = x[0].astype(refs.sum.dtype)
 
-        # --- mean of the squares
-        rstd = _rstd(_squares(x), lax.rem(turn, 2), cols, eps, reduce)
+            # --- mean of the squares
+            squares += _squares(x)
+        rstd = _rstd(squares, lax.rem(turn, 2), cols, eps, reduce)
         if refs.rstd is not None:
-            pl.when(me == 0)(lambda: refs.rstd.at[row].set(rstd))
+            pl.when(me == 0)(lambda: refs.rstd.at[row(turn)].set(rstd))
 
-        for i, tile in enumerate(x):
-            _store(refs, row, (me * len(x) + i) * cut.width, tile, rstd, cut)
+        # --- scale and store
+        for n, (i, tile) in enumerate(places):
+            ring.at(i, tile)[...] = (ring.load(i, tile, len(sources) - 1) * rstd * w[n]).astype(refs.y.dtype)
+            if tile == ring.tiles - 1:
+                ring.store(i, *outs)
+
+    plgpu.wait_smem_to_gmem(0)
 
 
 def _chunks(refs: Refs, *scratch, height: int, cols: int, eps: float, config: Config):
     """Rows of any width, in chunks of a few tiles: each is read for its squares, and then again."""
     cut, warpgroups = config.cut, config.warpgroups
     me, row = lax.axis_index("warpgroup"), lax.axis_index("tile")
-    reduce = rows.reduction(warpgroups, cut, scratch)
+    reduce = rows.reduction(cut, scratch)
     chunk, own, starts = rows.chunks(cut, warpgroups, config.tiles, me)
 
     def load(i):
@@ -169,15 +174,14 @@ def _chunks(refs: Refs, *scratch, height: int, cols: int, eps: float, config: Co
 
 
 def _launch(refs: Refs, cols: int, eps: float, config: Config, interpret) -> None:
-    """refs: arrays for x, weight and residual, of the width that config cuts; cols: without padding."""
-    cut, warpgroups = config.cut, config.warpgroups
+    """refs: arrays for x, weight and residual, of the width that config cuts, in lines for a ring, as y and sum are
+    too; cols: without padding.
+    """
+    cut, warpgroups, ring = config.cut, config.warpgroups, config.kernel == "ring"
     kernel = {"registers": _registers, "ring": _ring, "chunks": _chunks}[config.kernel]
-    dtype, height = refs.x.dtype, refs.x.shape[0]
-    scratch = rows.shared(warpgroups, cut)
-    if config.kernel == "ring":
-        lines = lambda array: None if array is None else array.reshape(height, -1, rows.LINE)
-        scratch = Ring.scratch(config.stages, warpgroups, cut, dtype) * (1 + (refs.residual is not None)) + scratch
-        refs = refs._replace(x=lines(refs.x), residual=lines(refs.residual))
+    scratch = rows.shared(warpgroups, cut, lines=ring)
+    if ring:
+        scratch = Ring.scratch(config, 1 + (refs.residual is not None), refs.x.dtype) + scratch
     there = [name for name, ref in refs._asdict().items() if ref is not None]
 
     def part(*args, first, height):
@@ -185,45 +189,51 @@ def _launch(refs: Refs, cols: int, eps: float, config: Config, interpret) -> Non
         part = Refs(**dict.fromkeys(Refs._fields) | dict(zip(there, args))).part(first, height)
         kernel(part, *args[len(there) :], height=height, cols=cols, eps=eps, config=config)
 
-    for first, count in rows.parts(height, cut.cols):
-        blocks = min(config.blocks, count) if config.kernel == "ring" else count // (rows.TEAM if cut.team else 1)
+    for first, count in rows.parts(refs.x.shape[0], cut.cols):
+        blocks = min(config.blocks, count) if ring else count // (rows.TEAM if cut.team else 1)
         plgpu.kernel(
             functools.partial(part, first=first, height=count),
             scratch_types=scratch,
             grid=(blocks,),
-            grid_names=("block" if config.kernel == "ring" else "tile",),
+            grid_names=("block" if ring else "tile",),
             num_threads=warpgroups,
             thread_name="warpgroup",
             kernel_name="rmsnorm",
-            compiler_params=rows.PARAMETERS,
+            compiler_params=rows.RING_PARAMETERS if ring else rows.PARAMETERS,
             interpret=interpret,
         )(*(ref for ref in refs if ref is not None))
 
 
 def _run(x, weight, residual, eps: float, outs: dict, config: Config, interpret) -> None:
     """Write outs, ``jax.Ref`` by name."""
-    missing = config.cut.cols - x.shape[1]
+    shape, cols, missing = x.shape, x.shape[1], config.cut.cols - x.shape[1]
     if x.shape[0] == 0:
         return
-    if missing:
+    if config.kernel == "ring":
+        # A ref cannot be reshaped to lines. XLA lets the kernel write where outs are all the same.
+        inside, outside = rows.by_line, lambda value: value.reshape(shape)
+    elif missing:
         # Narrower than a tile: zeros beside it, whose squares add nothing.
-        wide = lambda array: None if array is None else jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, missing)])
-        padded = {name: jax.empty_ref(_like(ref, missing)) for name, ref in outs.items()}
-        _launch(_refs(wide(x), wide(residual), wide(weight), padded), x.shape[1], eps, config, interpret)
-        for name, ref in padded.items():
-            value = jax.freeze(ref)
-            outs[name][...] = value[:, : x.shape[1]] if value.ndim == 2 else value
+        inside = lambda array: jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, missing)])
+        outside = lambda value: value[:, :cols]
     else:
-        _launch(_refs(x, residual, weight, outs), x.shape[1], eps, config, interpret)
+        _launch(_refs(x, residual, weight, outs), cols, eps, config, interpret)
+        return
+    others = {name: jax.empty_ref(_like(inside, ref)) if ref.ndim == 2 else ref for name, ref in outs.items()}
+    x, residual, weight = (None if array is None else inside(array) for array in (x, residual, weight))
+    _launch(_refs(x, residual, weight, others), cols, eps, config, interpret)
+    for name, ref in others.items():
+        if outs[name] is not ref:
+            outs[name][...] = outside(jax.freeze(ref))
 
 
 def _refs(x, residual, weight, outs) -> Refs:
     return Refs(x, residual, weight, *(outs.get(name) for name in ("y", "sum", "rstd")))
 
 
-def _like(ref, missing: int):
-    shape = (*ref.shape[:-1], ref.shape[-1] + missing) if len(ref.shape) == 2 else ref.shape
-    return jax.ShapeDtypeStruct(shape, ref.dtype)
+def _like(change, ref):
+    """The shape and dtype that ``change`` makes of ref's."""
+    return jax.eval_shape(change, jax.ShapeDtypeStruct(ref.shape, ref.dtype))
 
 
 @functools.partial(jax.jit, static_argnames=("eps", "wanted", "config", "interpret"))
@@ -287,7 +297,7 @@ def _run_backward(dy, x, weight, rstd, dx, config, interpret) -> jax.Array:
     if missing == 0:
         return backward.launch(dy, x, weight, rstd, dx, config, cols, interpret)[:cols]
     wide = lambda array: jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, missing)])
-    padded = jax.empty_ref(_like(dx, missing))
+    padded = jax.empty_ref(_like(wide, dx))
     dweight = backward.launch(wide(dy), wide(x), wide(weight), rstd, padded, config, cols, interpret)
     dx[...] = jax.freeze(padded)[:, :cols]
     return dweight[:cols]

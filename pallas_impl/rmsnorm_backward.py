@@ -4,10 +4,11 @@ contract  reference/rmsnorm.py; ``out=`` takes a tuple of ``jax.Ref``
 mapping   blocks stay and walk down rows, split over 1, 2 or 4 warpgroups, or TEAM rows at once, one a warp; a thread
           keeps dweight of its own columns in float32, and a last kernel adds what the blocks found, in a fixed order
 traffic   reads dy and x and writes dx once; dweight of every block, 1 to 4 % more, is written and read. Where rows do
-          not fit on chip, dy and x are read twice, first for mean(g x)
-limits    Hopper. Through TMA: widths that are 1024 times a warpgroup's tiles, up to 32768 (which spills) in 16 bits and
-          16384 in float32. In registers: up to 12288. Others are read twice. Below one element a thread (32, or 128
-          with fewer than 4 rows) padded by the wrapper, in small kernels more
+          not fit on chip, dy and x are read twice, first for mean(g x). From 8192 columns on a row's weight comes from
+          L2 every time, half as much as dy and x
+limits    Hopper. Through TMA: widths that are 1024 times a warpgroup's tiles, up to 32768 in 16 bits and 16384 in
+          float32. In registers: up to 12288. Others are read twice. Below one element a thread (32, or 128 with fewer
+          than 4 rows) padded by the wrapper, in small kernels more
 """
 
 import functools
@@ -41,7 +42,8 @@ VARIANTS = (
 
 SHARED = 50_000  # bytes of shared memory for a warpgroup's ring
 BARRIERS = 32  # the most that Mosaic has in one group
-HELD = 8  # tiles of a row in a warpgroup's registers, as float32 sums: 64 elements a thread
+HELD = 2  # tiles of a row in a warpgroup's registers, with their weight and sums of dweight
+TOTALS = 8  # sums of dweight of so many tiles: 64 elements a thread
 TEAM_COLS = 1024  # widest row of one warp
 DOWN = 128  # rows of partial sums at once in the last kernel, as many as there are below that
 
@@ -50,9 +52,9 @@ DOWN = 128  # rows of partial sums at once in the last kernel, as many as there 
 class Config:
     """How a call is carried out.
 
-    kernel: ``registers``, ``ring`` or ``strips``. warpgroups: of a block, which share a row. blocks: that walk down rows, over all
-    strips. slots: in flight to a warpgroup, of ``tiles`` tiles each, in ``ring``. tiles: of a row, in
-    ``registers``; held at once for mean(g x), in ``strips``.
+    kernel: ``registers``, ``ring``, ``ahead`` or ``strips``. warpgroups: of a block, which share a row. blocks: that
+    walk down rows, over all strips. tiles: of a row, in ``registers``; held at once for mean(g x), in ``strips``.
+    slots: in flight to a warpgroup, of ``tiles`` tiles each, in ``ring``; in ``ahead`` a row takes ``parts`` of them.
     """
 
     kernel: str
@@ -61,6 +63,11 @@ class Config:
     blocks: int
     tiles: int
     slots: int = 0
+    parts: int = 1
+
+    def __post_init__(self):
+        if self.kernel == "ahead":
+            rows.check_ring(self.cut.cols, self.warpgroups, self.parts, self.slots, self.parts + 2)
 
 
 def configure(height: int, cols: int, itemsize: int, variant: str, most: int = 4) -> Config:
@@ -72,8 +79,12 @@ def configure(height: int, cols: int, itemsize: int, variant: str, most: int = 4
         room = SHARED // (2 * cut.width * itemsize)
         tiles = 2 if own % 2 == 0 and room > BARRIERS // warpgroups else 1
         slots = min(room // tiles, BARRIERS // warpgroups)
+        blocks = min(height, rows.MULTIPROCESSORS * 4 // warpgroups)
         if own <= min(HELD, slots * tiles):
-            return Config("ring", cut, warpgroups, min(height, rows.MULTIPROCESSORS * 4 // warpgroups), tiles, slots)
+            return Config("ring", cut, warpgroups, blocks, tiles, slots)
+        parts, slots = rows.fitted(own, 2 * cols * itemsize, rows.SHARED - rows.RESERVED, warpgroups)
+        if own <= TOTALS and slots >= parts + 2:
+            return Config("ahead", cut, warpgroups, blocks, own, slots, parts)
     if variant != "two_reads" and (found := _in_registers(height, cols, itemsize, most)):
         return found
     tiles = min(4, cols // cut.width or 1)
@@ -105,7 +116,7 @@ def _means(dy_ref, x_ref, weight_ref, rstd_ref, mean_ref, *scratch, cols: int, c
     """rstd mean(g x) of every row, in chunks of a few tiles."""
     cut, warpgroups = config.cut, config.warpgroups
     me, row = lax.axis_index("warpgroup"), lax.axis_index("tile")
-    reduce = rows.reduction(warpgroups, cut, scratch)
+    reduce = rows.reduction(cut, scratch)
     chunk, own, starts = rows.chunks(cut, warpgroups, config.tiles, me)
 
     def collect(i, total):
@@ -172,7 +183,7 @@ def _registers(
     """Whole rows down, or TEAM of them at once, held in registers from the mean of g x to dx."""
     cut, blocks = config.cut, config.blocks
     me = lax.axis_index("warpgroup")
-    reduce = rows.reduction(config.warpgroups, cut, scratch)
+    reduce = rows.reduction(cut, () if cut.team else scratch)
     tile = lambda t: (me * config.tiles + t) * cut.width
     start = lambda t: jnp.minimum(tile(t), cut.cols - cut.width) if cut.again else tile(t)
     places = [start(t) for t in range(config.tiles)]
@@ -227,13 +238,13 @@ def _ring(
     dy_ref, x_ref, weight_ref, rstd_ref, dx_ref, partial_ref, slots, filled, *scratch,
     height: int, cols: int, config: Config,
 ):  # fmt: skip
-    """Whole rows down, whose tiles stay in shared memory from the mean of g x to dx.
+    """Whole rows down, that come through shared memory and stay in registers from the mean of g x to dx.
 
     slots: (slot, warpgroup, dy or x, lines of its tiles, LINE); a warpgroup's part of a row takes a few in turn.
     """
     cut, warpgroups, blocks, tiles = config.cut, config.warpgroups, config.blocks, config.tiles
     me, block = lax.axis_index("warpgroup"), lax.axis_index("block")
-    reduce = rows.reduction(warpgroups, cut, scratch)
+    reduce = rows.reduction(cut, scratch)
     width = cut.width * tiles  # of a slot
     parts = cols // warpgroups // width  # slots that a row takes
     high = cut.width // rows.LINE
@@ -242,11 +253,7 @@ def _ring(
     places = [(part, tile) for part in range(parts) for tile in range(tiles)]
     start = lambda part, tile: (me * parts + part) * width + tile * cut.width
     weight = lambda *place: rows.load_weight(weight_ref, start(*place), cut)  # (width,)
-    hold = len(places) <= HELD // 4  # weight, and dy and x until dx, in registers too
-    if hold:
-        weight = {place: weight(*place) for place in places}.__getitem__
-    else:
-        weight = lambda place, load=weight: load(*place)
+    weight = {place: weight(*place) for place in places}
 
     def fetch(i):
         """Start the copies of the i-th slot's worth of this warpgroup's rows."""
@@ -281,16 +288,12 @@ def _ring(
             held.append((dy, x))
 
             # --- mean of g x
-            products += dy * weight((part, tile)) * x
-        if hold:
-            refill(*(first + part for part in range(parts)))
+            products += dy * weight[part, tile] * x
+        refill(*(first + part for part in range(parts)))
         mean = rstd * (reduce(lax.rem(turn, 2), products, jnp.sum, jnp.add) / cols)
 
         for i, (part, tile) in enumerate(places):
-            dy, x = held[i] if hold else load(first + part, tile)
-            if not hold and tile == tiles - 1:
-                refill(first + part)
-            dx, terms = _dx(dy, x, weight((part, tile)), rstd, mean)
+            dx, terms = _dx(*held[i], weight[part, tile], rstd, mean)
             rows.at(dx_ref, row, start(part, tile), cut)[...] = dx.astype(dx_ref.dtype)
             # --- dweight
             found.append(totals[i] + terms)
@@ -302,6 +305,82 @@ def _ring(
         stop = jnp.minimum((segment + 1) * CHAIN, count)
         for place, total in zip(places, lax.fori_loop(segment * CHAIN, stop, step, empty)):
             rows.at(partial_ref, segment * blocks + block, start(*place), cut)[...] = total
+
+
+def _ahead(
+    dy_ref, x_ref, weight_ref, rstd_ref, dx_ref, partial_ref, slots, filled, warps, barrier,
+    *, height: int, cols: int, config: Config,
+):  # fmt: skip
+    """Whole rows down, in shared memory from the mean of g x to dx, which leaves from x's place.
+
+    With dx of a part of a row goes g x of that part of the next one, to which the weight is the same.
+    """
+    parts, block, blocks = config.parts, lax.axis_index("block"), config.blocks
+    count = pl.cdiv(height - block, blocks)
+    row = lambda turn: block + jnp.minimum(turn, count - 1) * blocks
+    # A branch would let the compiler put off the additions to dweight until after it, and spill what they add.
+    ring = rows.Ring((x_ref, dy_ref), slots, filled, parts, count, row, endless=True)
+    tiles = range(ring.tiles)
+    zeros = lambda: plgpu.layout_cast(jnp.zeros((rows.TEAM, rows.LINE), jnp.float32), ring.layout)
+    weight = functools.partial(ring.load_weight, weight_ref)  # (TEAM, LINE), not widened yet: half the registers
+    ring.start()
+
+    def load(i, tile):
+        # --- load the row
+        return ring.load(i, tile, 1), ring.load(i, tile)  # (TEAM, LINE)
+
+    def collect(i, w, then):
+        """g x of the i-th part, (TEAM,), a number a warp, and the weight of the part ``then``, instead of w."""
+        products, later = 0.0, []
+        ring.wait(i)
+        for tile in tiles:
+            dy, x = load(i, tile)
+            # --- mean of g x
+            products += dy * w[tile].astype(jnp.float32) * x
+            later.append(weight(then, tile))
+        return jnp.sum(products, axis=-1), later
+
+    def step(turn, carry):
+        w, *totals = carry
+        rstd = rstd_ref[row(turn)]
+        plgpu.barrier_wait(barrier)
+        mean = rstd * (rows.together(warps, lax.rem(turn, 2), jnp.add) / cols)
+        found, products = [], 0.0
+        for part in range(parts):
+            i = turn * parts + part
+            for tile in tiles:
+                dy, x = load(i, tile)
+                dx, terms = _dx(dy, x, w[tile].astype(jnp.float32), rstd, mean)
+                ring.at(i, tile)[...] = dx.astype(dx_ref.dtype)
+                # --- dweight
+                found.append(totals[part * ring.tiles + tile] + terms)
+            ring.store(i, dx_ref)
+            more, w = collect(i + parts, w, (part + 1) % parts)
+            products += more
+        rows.put(warps, lax.rem(turn + 1, 2), products)
+        plgpu.barrier_arrive(barrier)
+        return [w, *found]
+
+    w, products = [weight(0, tile) for tile in tiles], 0.0
+    for part in range(parts):
+        more, w = collect(jnp.int32(part), w, (part + 1) % parts)
+        products += more
+    rows.put(warps, 0, products)
+    plgpu.barrier_arrive(barrier)
+
+    @pl.loop(0, _segments(height, config))
+    def _(segment):
+        stop = jnp.minimum((segment + 1) * CHAIN, count)
+        empty = [zeros() for _ in range(parts * ring.tiles)]
+        _, *totals = lax.fori_loop(segment * CHAIN, stop, step, [[weight(0, tile) for tile in tiles], *empty])
+        for n, total in enumerate(totals):
+            partial_ref.at[segment * blocks + block, ring.lines(*divmod(n, ring.tiles))][...] = total
+
+    # What is on its way still, of the rows beyond.
+    plgpu.barrier_wait(barrier)
+    for i in range(parts, config.slots - 1):
+        ring.wait(count * parts + i)
+    plgpu.wait_smem_to_gmem(0)
 
 
 def _segments(height: int, config: Config) -> int:
@@ -349,12 +428,20 @@ def launch(dy, x, weight, rstd, dx, config: Config, cols: int, interpret) -> jax
         parts.append((first, height, own, total, sums))
         total += sums
     padded = pl.cdiv(cut.cols, rows.WARP) * rows.WARP
-    partial = jax.empty_ref(jax.ShapeDtypeStruct((max(total, rows.TEAM), padded), jnp.float32))
+    shape = max(total, rows.TEAM), padded
     scratch = [plgpu.SMEM(cut.shape, jnp.float32)] if cut.team else rows.shared(warpgroups, cut)
+    out, parameters = dx, rows.PARAMETERS
     if config.kernel == "ring":
-        dy, x = (array.reshape(x.shape[0], -1, rows.LINE) for array in (dy, x))
+        dy, x = map(rows.by_line, (dy, x))
         slots = plgpu.SMEM((config.slots, warpgroups, 2, config.tiles * cut.width // rows.LINE, rows.LINE), x.dtype)
         scratch = [slots, plgpu.Barrier(num_arrivals=2, num_barriers=config.slots * warpgroups), *scratch]
+    if config.kernel == "ahead":
+        # A ref cannot be reshaped to lines. XLA lets the kernel write where dx is all the same.
+        dy, x, weight = map(rows.by_line, (dy, x, weight))
+        out, shape = jax.empty_ref(jax.ShapeDtypeStruct(x.shape, x.dtype)), (shape[0], *weight.shape)
+        scratch = rows.Ring.scratch(config, 2, x.dtype) + rows.shared(warpgroups, cut, lines=True)
+        parameters = rows.RING_PARAMETERS
+    partial = jax.empty_ref(jax.ShapeDtypeStruct(shape, jnp.float32))
     if config.kernel == "strips":
         mean = jax.empty_ref(jax.ShapeDtypeStruct(rstd.shape, jnp.float32))
     for first, height, own, begin, sums in parts:
@@ -362,7 +449,7 @@ def launch(dy, x, weight, rstd, dx, config: Config, cols: int, interpret) -> jax
 
         def walk(dy, x, weight, rstd, dx, partial, *scratch):
             dy, x, rstd, dx = here(dy, x, rstd, dx)
-            kernel = _ring if own.kernel == "ring" else _registers
+            kernel = {"registers": _registers, "ring": _ring, "ahead": _ahead}[own.kernel]
             partial = partial.at[pl.ds(begin, sums)]
             kernel(dy, x, weight, rstd, dx, partial, *scratch, height=height, cols=cols, config=own)
 
@@ -374,10 +461,10 @@ def launch(dy, x, weight, rstd, dx, config: Config, cols: int, interpret) -> jax
             dy, x, rstd, mean, dx = here(dy, x, rstd, mean, dx)
             _strips(dy, x, weight, rstd, mean, dx, partial.at[pl.ds(begin, sums)], height=height, config=own)
 
-        together = dict(num_threads=warpgroups, scratch_types=scratch)
+        together = dict(num_threads=warpgroups, scratch_types=scratch, compiler_params=parameters)
         if config.kernel != "strips":
             call(walk, grid=(own.blocks,), grid_names=("block",), kernel_name="rmsnorm_backward", **together)(
-                dy, x, weight, rstd, dx, partial
+                dy, x, weight, rstd, out, partial
             )
             continue
         call(means, grid=(height,), grid_names=("tile",), kernel_name="rmsnorm_backward_means", **together)(
@@ -387,11 +474,13 @@ def launch(dy, x, weight, rstd, dx, config: Config, cols: int, interpret) -> jax
         call(strips, grid=grid, grid_names=("strip", "block"), kernel_name="rmsnorm_backward")(
             dy, x, weight, rstd, mean, dx, partial
         )
+    if out is not dx:
+        dx[...] = jax.freeze(out).reshape(dx.shape)
     dweight = jax.empty_ref(jax.ShapeDtypeStruct((padded,), weight.dtype))
     call(
         functools.partial(_down, count=total),
         grid=(padded // rows.WARP,),
         grid_names=("strip",),
         kernel_name="rmsnorm_backward_dweight",
-    )(partial, dweight)
+    )(jax.freeze(partial).reshape(-1, padded), dweight)
     return jax.freeze(dweight)

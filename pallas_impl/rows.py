@@ -21,13 +21,17 @@ PART = 1 << 30  # elements a launch: Mosaic computes with int32 indices, and a l
 MULTIPROCESSORS = 132  # of an H100 or H200 (SXM), for kernels whose blocks stay
 TEAM_COLS = 2048  # widest row of one warp
 WARPGROUP_COLS = 16384  # widest row of one warpgroup: 128 elements a thread
-RING_COLS = 32768  # widest row of a ring: 64 elements a thread of its 4 warpgroups
-SHARED = 200_000  # bytes of shared memory for a ring
+RING_FROM, RING_COLS = WARPGROUP_COLS + 1, 32768  # narrowest and widest row of a ring
+SHARED = 228 << 10  # bytes of shared memory of a multiprocessor
+RESERVED = 2560  # of them in every block not a ring's: 1 KiB is the driver's, the rest for sums and barriers
+BARRIERS = 32  # the most that Mosaic has in one group
 LINE = 256  # elements: the longest axis of a TMA copy
 
 # By default two barriers surround every store. Here nothing is read where it is written, but in shared memory, where
 # the kernels have barriers of their own.
 PARAMETERS = plgpu.CompilerParams(unsafe_no_auto_barriers=True)
+# A ring's reductions are within warps, and its slots need the room that Mosaic sets aside for others.
+RING_PARAMETERS = plgpu.CompilerParams(unsafe_no_auto_barriers=True, reduction_scratch_bytes=0)
 
 
 class Cut(NamedTuple):
@@ -73,15 +77,21 @@ class Config:
     """How softmax or RMSNorm is carried out.
 
     kernel: ``registers``, ``ring`` or ``chunks``. warpgroups: of a block, which share a row. tiles: held at once, in
-    ``chunks``. stages: rows in flight, in ``ring``. blocks: that stay, in ``ring``.
+    ``chunks``. In ``ring``, parts: slots that a warpgroup's part of a row takes; slots: in flight to it; blocks: that
+    stay.
     """
 
     kernel: str
     cut: Cut
     warpgroups: int = 1
     tiles: int = 4
-    stages: int = 1
+    parts: int = 1
+    slots: int = 2
     blocks: int = MULTIPROCESSORS
+
+    def __post_init__(self):
+        if self.kernel == "ring":
+            check_ring(self.cut.cols, self.warpgroups, self.parts, self.slots, self.parts + 1)
 
 
 def configure(height: int, cols: int, itemsize: int, variant: str, most: int, sources: int = 1) -> Config:
@@ -89,19 +99,46 @@ def configure(height: int, cols: int, itemsize: int, variant: str, most: int, so
 
     most: warpgroups a block can have. sources: arrays of that shape that are read, 2 with a residual.
     """
+    if variant == "prefetched" and RING_FROM <= cols <= RING_COLS and (found := _ring(cols, itemsize, most, sources)):
+        return found
     if variant != "two_reads":
         if cols <= TEAM_COLS and height >= TEAM:
             return Config("registers", cut(max(cols, WARP), itemsize, team=True))
         if cols <= WARPGROUP_COLS:
             return Config("registers", cut(max(cols, WARPGROUP), itemsize))
     tiled = cut(max(cols, WARPGROUP), itemsize)
-    stages = min(3, SHARED // (cols * itemsize * sources))
-    if variant == "prefetched" and cols <= RING_COLS and cols % (most * tiled.width) == 0 and stages:
-        return Config("ring", tiled, most, stages=stages)
     tiles = min(4, cols // tiled.width or 1)
     # More chunks than warpgroups: the last one overlaps the one before, which has to be the same warpgroup's.
     chunks = pl.cdiv(cols, tiles * tiled.width)
     return Config("chunks", tiled, min(most, max(1, chunks - 1)), tiles)
+
+
+def _ring(cols: int, itemsize: int, most: int, sources: int) -> Config | None:
+    """The configuration of a ring, where a row is a multiple of its tiles and fits: 64 elements a thread."""
+    wanted = next((w for w in (1, 2) if cols <= w * 64 * WARPGROUP), 4)
+    warpgroups, at_once = min(wanted, most), 4 // wanted  # at once: blocks a multiprocessor
+    tiles, odd = divmod(cols, warpgroups * TEAM * LINE)
+    parts, slots = fitted(tiles, sources * cols * itemsize, SHARED // at_once - RESERVED, warpgroups)
+    if odd or slots <= parts:
+        return None
+    return Config("ring", cut(cols, itemsize), warpgroups, parts=parts, slots=slots, blocks=at_once * MULTIPROCESSORS)
+
+
+def check_ring(cols: int, warpgroups: int, parts: int, slots: int, least: int) -> None:
+    """Raise ValueError for a ring that cannot be, or whose blocks would wait for themselves; least: slots."""
+    if cols % (warpgroups * parts * TEAM * LINE) or not least <= slots <= BARRIERS // warpgroups:
+        raise ValueError(f"parts is {parts} and slots {slots}; accepted: at least {least} slots, and whole tiles")
+
+
+def fitted(tiles: int, size: int, room: int, warpgroups: int) -> tuple[int, int]:
+    """Into how many parts to cut a row of ``size`` bytes, ``tiles`` a warpgroup, and how many slots of one fit.
+
+    The choice that has most quarters of a row in flight, and the fewest parts then.
+    """
+    choices = [parts for parts in range(1, tiles + 1) if tiles % parts == 0]
+    slots = lambda parts: min(room * parts // size, BARRIERS // warpgroups)
+    parts = max(choices, key=lambda parts: 4 * slots(parts) // parts, default=1)
+    return parts, slots(parts)
 
 
 def warp_a_row(vector: int):
@@ -183,74 +220,148 @@ def parts(rows: int, cols: int) -> list[tuple[int, int]]:
     return [(first, stop - first) for first, stop in zip(firsts, [*firsts[1:], rows])]
 
 
-def shared(warpgroups: int, cut: Cut) -> list:
-    """The shared memory and the barrier of :func:`reduction`, none for one warpgroup."""
-    if warpgroups == 1:
+def shared(warpgroups: int, cut: Cut, lines: bool = False) -> list:
+    """The shared memory and the barrier of :func:`reduction`, none for one warpgroup; lines: of a ring's tiles."""
+    if warpgroups == 1 and not lines:
         return []
-    return [
-        plgpu.SMEM((warpgroups, TEAM, cut.width // TEAM), jnp.float32),
-        plgpu.SMEM((2, warpgroups, TEAM), jnp.float32),
-        plgpu.Barrier(num_arrivals=warpgroups),
-    ]
+    numbers = [plgpu.SMEM((2, warpgroups, TEAM), jnp.float32), plgpu.Barrier(num_arrivals=warpgroups)]
+    return numbers if lines else [*numbers, plgpu.SMEM((warpgroups, TEAM, cut.width // TEAM), jnp.float32)]
 
 
-def reduction(warpgroups: int, cut: Cut, scratch=()):
+def reduction(cut: Cut, scratch=()):
     """``reduce(turn, tile, over, two)``: ``over`` (jnp.sum) of the tiles of all warpgroups of a block, along each row.
 
     two: the same of two numbers (jnp.add). turn: 0 and 1 in alternation, so that nobody writes what another reads.
     """
 
     def reduce(turn, tile, over, two):
-        if warpgroups == 1:
+        if not scratch:
             return along(over(tile, axis=-1), cut)
-        tiles, warps, barrier = scratch
-        me = lax.axis_index("warpgroup")
-        tiles.at[me][...] = tile.reshape(tiles.shape[1:])
-        plgpu.commit_smem()  # this warpgroup's barrier
-        layout = warp_a_row(min(4, cut.width // WARPGROUP))
-        by_warp = plgpu.load(tiles.at[me], layout=layout, optimized=False)  # (TEAM, width / TEAM)
-        warps.at[turn, me][...] = over(by_warp, axis=-1)  # (TEAM,)
+        warps, barrier, *tiles = scratch
+        if tiles:
+            tile = _by_warp(tile, tiles[0].at[lax.axis_index("warpgroup")], cut)
+        put(warps, turn, over(tile, axis=-1))
         plgpu.barrier_arrive(barrier)
         plgpu.barrier_wait(barrier)
-        return functools.reduce(two, [warps[turn, w, i] for w in range(warpgroups) for i in range(TEAM)])
+        return together(warps, turn, two)
 
     return reduce
 
 
-class Ring(NamedTuple):
-    """Rows on their way from memory: the next few of a block's rows, through TMA, each warpgroup fetching its part.
+def put(warps, turn, numbers) -> None:
+    """Write this warpgroup's numbers, (TEAM,), one a warp, for all warpgroups of a block to read."""
+    warps.at[turn, lax.axis_index("warpgroup")][...] = numbers
 
-    source: (rows, cols / LINE, LINE). slots, filled: :meth:`scratch`.
+
+def together(warps, turn, two):
+    """``two`` (jnp.add) of all that the warpgroups have put."""
+    return functools.reduce(two, [warps[turn, w, i] for w in range(warps.shape[1]) for i in range(TEAM)])
+
+
+def _by_warp(tile, spot, cut: Cut):
+    """The tile as (TEAM, width / TEAM), a line a warp, by way of shared memory."""
+    spot[...] = tile.reshape(spot.shape)
+    plgpu.commit_smem()  # this warpgroup's barrier
+    return plgpu.load(spot, layout=warp_a_row(min(4, cut.width // WARPGROUP)), optimized=False)
+
+
+class Ring(NamedTuple):
+    """A block's rows on their way through shared memory, by TMA both ways, each warpgroup with its part of every row.
+
+    That part takes ``parts`` slots, one after the other; the i-th of them all is in slot i modulo their number, beside
+    those of the other sources. Results replace what they were made of and leave from there: a slot is filled again
+    when the store of it has read it.
+
+    sources: (rows, cols / LINE, LINE) each. slots, filled: :meth:`scratch`. count: rows of this block, ``row(turn)``.
+    endless: no branches; more than count rows are fetched, which row has to give too.
     """
 
-    source: object
+    sources: tuple
     slots: object
     filled: object
-    cut: Cut
+    parts: int
+    count: object
+    row: object
+    endless: bool = False
 
     @staticmethod
-    def scratch(stages: int, warpgroups: int, cut: Cut, dtype) -> list:
-        slots = plgpu.SMEM((stages, warpgroups, cut.cols // warpgroups // LINE, LINE), dtype)
-        return [slots, plgpu.Barrier(num_barriers=stages * warpgroups)]
+    def scratch(config, sources: int, dtype) -> list:
+        slots, warpgroups = config.slots, config.warpgroups
+        lines = config.cut.cols // LINE // warpgroups // config.parts
+        filled = plgpu.Barrier(num_arrivals=sources, num_barriers=slots * warpgroups)
+        return [plgpu.SMEM((slots, warpgroups, sources, lines, LINE), dtype), filled]
 
-    def fetch(self, turn, row) -> None:
-        """Start the copy of the row that is ``turn``-th."""
-        stages, warpgroups, lines, _ = self.slots.shape
-        me, slot = lax.axis_index("warpgroup"), lax.rem(turn, stages)
-        source = self.source.at[row, pl.ds(me * lines, lines)]
-        plgpu.copy_gmem_to_smem(source, self.slots.at[slot, me], self.filled.at[slot * warpgroups + me])
+    @property
+    def tiles(self) -> int:
+        """In a slot, of TEAM lines, one a warp."""
+        return self.slots.shape[3] // TEAM
 
-    def load(self, turn) -> list:
-        """This warpgroup's tiles of the ``turn``-th row, (width,) each, in registers, as float32."""
-        stages, warpgroups, lines, _ = self.slots.shape
-        me, slot = lax.axis_index("warpgroup"), lax.rem(turn, stages)
-        plgpu.barrier_wait(self.filled.at[slot * warpgroups + me])
-        high = self.cut.width // LINE
-        layout = plgpu.Layout.WG_STRIDED((high, LINE), vec_size=self.cut.vector)
-        tiles = [
-            plgpu.load(self.slots.at[slot, me, pl.ds(line, high)], layout=layout) for line in range(0, lines, high)
-        ]
-        return [tile.reshape(self.cut.width).astype(jnp.float32) for tile in tiles]
+    def _place(self, i):
+        """The slot of the i-th part, its row, and its lines in it."""
+        slots, _, _, lines, _ = self.slots.shape
+        part = lax.axis_index("warpgroup") * self.parts + lax.rem(i, self.parts)
+        return lax.rem(i, slots), self.row(lax.div(i, self.parts)), pl.ds(part * lines, lines)
+
+    def fetch(self, i) -> None:
+        """Start the copies of the i-th part."""
+        me, (slot, row, lines) = lax.axis_index("warpgroup"), self._place(i)
+        filled = self.filled.at[slot * self.slots.shape[1] + me]
+        for k, source in enumerate(self.sources):
+            plgpu.copy_gmem_to_smem(source.at[row, lines], self.slots.at[slot, me, k], filled)
+
+    def start(self) -> None:
+        for i in range(self.slots.shape[0] - self.endless):
+            self._when(i < self.count * self.parts, i)
+
+    def _when(self, there, i) -> None:
+        if self.endless:
+            self.fetch(i)
+        else:
+            pl.when(there)(lambda: self.fetch(i))
+
+    def wait(self, i) -> None:
+        """Until the i-th part is there."""
+        slots, warpgroups, *_ = self.slots.shape
+        plgpu.barrier_wait(self.filled.at[lax.rem(i, slots) * warpgroups + lax.axis_index("warpgroup")])
+
+    def at(self, i, tile: int, source: int = 0):
+        """A tile (TEAM, LINE) of the i-th part, in shared memory."""
+        slot = lax.rem(i, self.slots.shape[0])
+        return self.slots.at[slot, lax.axis_index("warpgroup"), source, pl.ds(tile * TEAM, TEAM)]
+
+    def load(self, i, tile: int, source: int = 0):
+        """That tile, in registers, as float32."""
+        return plgpu.load(self.at(i, tile, source), layout=self.layout, optimized=False).astype(jnp.float32)
+
+    def store(self, i, *outs) -> None:
+        """Start the stores of the i-th part's slots, of one source each, and fill those of the part before again."""
+        me, (slot, row, lines) = lax.axis_index("warpgroup"), self._place(i)
+        plgpu.commit_smem()  # all threads have read and written before the copies do
+        for k, out in enumerate(outs):
+            plgpu.copy_smem_to_gmem(self.slots.at[slot, me, k], out.at[row, lines], commit_group=False)
+        plgpu.commit_smem_to_gmem_group()
+        plgpu.wait_smem_to_gmem(1, wait_read_only=True)
+        then = i - 1 + self.slots.shape[0]
+        self._when((i > 0) & (then < self.count * self.parts), then)
+
+    @property
+    def layout(self):
+        """Of a tile in registers."""
+        return warp_a_row(16 // self.slots.dtype.itemsize)
+
+    def lines(self, part: int, tile: int):
+        """Where in a row this warpgroup's tile is."""
+        first = (lax.axis_index("warpgroup") * self.parts + part) * self.tiles + tile
+        return pl.ds(first * TEAM, TEAM)
+
+    def load_weight(self, ref, part: int, tile: int):
+        """That tile of ref (cols / LINE, LINE), in registers."""
+        return plgpu.load(ref.at[self.lines(part, tile)], layout=self.layout, optimized=False)
+
+
+def by_line(array):
+    """An array (..., cols) as (..., cols / LINE, LINE)."""
+    return array.reshape(*array.shape[:-1], -1, LINE)
 
 
 def most_warpgroups(interpret) -> int:

@@ -2,7 +2,7 @@
 
 contract  reference/softmax.py; ``out=`` takes a ``jax.Ref``
 mapping   a warp a row up to 2048 columns, a warpgroup a row up to 16384; wider rows are split over the warpgroups of a
-          block, which stays and prefetches its next rows through TMA where they are 4096 columns' multiples up to 32768
+          block, which stays, and come and go by TMA where they are 4096 columns' multiples up to 32768
 traffic   reads and writes rows x cols elements once; wider rows are read twice, the second time from L2 in part.
           About 7 operations an element: memory decides
 limits    Hopper; widths that are odd, or not of 16 bytes, are loaded in smaller vectors; widths below one element a
@@ -28,7 +28,7 @@ VARIANTS = {
     "softmax": (
         Variant("two_reads", "the online form: maximum and sum together, then the row again", DTYPES, ("sm_90a",)),
         Variant("one_read", "rows up to 16384 columns stay in registers", DTYPES, ("sm_90a",), {"spill_bytes": 0}),
-        Variant("prefetched", "wider ones come through TMA, rows ahead", DTYPES, ("sm_90a",), {"spill_bytes": 0}),
+        Variant("prefetched", "wider ones come and go by TMA, rows ahead", DTYPES, ("sm_90a",), {"spill_bytes": 0}),
     )
 }
 
@@ -58,7 +58,7 @@ def _scaled(x: list, cut: Cut, again: int, reduce):
 def _registers(x_ref, out_ref, *, height: int, config: Config):
     """Rows that a warp or a warpgroup holds: read once."""
     cut = config.cut
-    reduce = rows.reduction(1, cut)
+    reduce = rows.reduction(cut)
 
     def take(row):
         # --- load the row
@@ -74,36 +74,38 @@ def _registers(x_ref, out_ref, *, height: int, config: Config):
 
 
 def _ring(x_ref, out_ref, slots, filled, *scratch, height: int, config: Config):
-    """Rows that the warpgroups of a block hold together, while the next ones are on their way."""
-    cut, warpgroups, blocks = config.cut, config.warpgroups, min(config.blocks, height)
-    me, block = lax.axis_index("warpgroup"), lax.axis_index("block")
-    ring = Ring(x_ref, slots, filled, cut)
-    reduce = rows.reduction(warpgroups, cut, scratch)
-    count = pl.cdiv(height - block, blocks)
-    row = lambda turn: block + turn * blocks
-    for turn in range(config.stages):
-        pl.when(turn < count)(lambda: ring.fetch(turn, row(turn)))
+    """Rows that the warpgroups of a block hold together, while others come and go."""
+    block, blocks = lax.axis_index("block"), min(config.blocks, height)
+    count, row = pl.cdiv(height - block, blocks), lambda turn: block + turn * blocks
+    ring = Ring((x_ref,), slots, filled, config.parts, count, row)
+    reduce = rows.reduction(config.cut, scratch)
+    ring.start()
 
     @pl.loop(0, count)
     def _(turn):
+        parts = [turn * config.parts + part for part in range(config.parts)]
         # --- load the row
-        x = ring.load(turn)  # (width,) each
-        plgpu.commit_smem()  # all threads have read before the copy writes
-        pl.when(turn + config.stages < count)(lambda: ring.fetch(turn + config.stages, row(turn + config.stages)))
+        x = []
+        for i in parts:
+            ring.wait(i)
+            x += [ring.load(i, tile) for tile in range(ring.tiles)]  # (TEAM, LINE) each
 
-        e, scale = _scaled(x, cut, 0, reduce)
+        e, scale = _scaled(x, config.cut, 0, reduce)
 
         # --- divide and store
-        for i, tile in enumerate(e):
-            start = (me * len(e) + i) * cut.width
-            rows.at(out_ref, row(turn), start, cut)[...] = (tile * scale).astype(out_ref.dtype)
+        for n, i in enumerate(parts):
+            for tile in range(ring.tiles):
+                ring.at(i, tile)[...] = (e[n * ring.tiles + tile] * scale).astype(out_ref.dtype)
+            ring.store(i, out_ref)
+
+    plgpu.wait_smem_to_gmem(0)
 
 
 def _online(x_ref, out_ref, *scratch, height: int, config: Config):
     """Rows of any width, in chunks of a few tiles: each is read for maximum and sum, and then again."""
     cut, warpgroups = config.cut, config.warpgroups
     me, row = lax.axis_index("warpgroup"), lax.axis_index("tile")
-    reduce = rows.reduction(warpgroups, cut, scratch)
+    reduce = rows.reduction(cut, scratch)
     chunk, own, starts = rows.chunks(cut, warpgroups, config.tiles, me)
 
     def collect(i, state):
@@ -133,32 +135,30 @@ def _online(x_ref, out_ref, *scratch, height: int, config: Config):
 
 
 def _launch(x, out, config: Config, interpret):
-    cut, warpgroups = config.cut, config.warpgroups
+    """Write out, a ``jax.Ref``; both (rows, cols), or for a ring (rows, cols / LINE, LINE)."""
+    cut, warpgroups, ring = config.cut, config.warpgroups, config.kernel == "ring"
     kernel = {"registers": _registers, "ring": _ring, "chunks": _online}[config.kernel]
 
     def part(x_ref, out_ref, *scratch, first, height):
         """The kernel on height rows from first on."""
         kernel(x_ref.at[pl.ds(first, height)], out_ref.at[pl.ds(first, height)], *scratch, height=height, config=config)
 
-    scratch = rows.shared(warpgroups, cut)
-    if config.kernel == "ring":
-        scratch = Ring.scratch(config.stages, warpgroups, cut, x.dtype) + scratch
-        source = x.reshape(x.shape[0], -1, rows.LINE)
-    else:
-        source = x
-    for first, height in rows.parts(*x.shape):
-        blocks = min(config.blocks, height) if config.kernel == "ring" else height // (rows.TEAM if cut.team else 1)
+    scratch = rows.shared(warpgroups, cut, lines=ring)
+    if ring:
+        scratch = Ring.scratch(config, 1, x.dtype) + scratch
+    for first, height in rows.parts(x.shape[0], cut.cols):
+        blocks = min(config.blocks, height) if ring else height // (rows.TEAM if cut.team else 1)
         plgpu.kernel(
             functools.partial(part, first=first, height=height),
             scratch_types=scratch,
             grid=(blocks,),
-            grid_names=("block" if config.kernel == "ring" else "tile",),
+            grid_names=("block" if ring else "tile",),
             num_threads=warpgroups,
             thread_name="warpgroup",
             kernel_name="softmax",
-            compiler_params=rows.PARAMETERS,
+            compiler_params=rows.RING_PARAMETERS if ring else rows.PARAMETERS,
             interpret=interpret,
-        )(source, out)
+        )(x, out)
 
 
 @functools.partial(jax.jit, static_argnames=("config", "interpret"))
@@ -167,15 +167,17 @@ def _new(x, config: Config, interpret):
     if cols < config.cut.cols:
         padded = jnp.pad(x, ((0, 0), (0, config.cut.cols - cols)), constant_values=-jnp.inf)
         return _new(padded, config, interpret)[:, :cols]
-    out = jax.empty_ref(jax.ShapeDtypeStruct(x.shape, x.dtype))
+    source = rows.by_line(x) if config.kernel == "ring" else x
+    out = jax.empty_ref(jax.ShapeDtypeStruct(source.shape, x.dtype))
     if x.shape[0]:
-        _launch(x, out, config, interpret)
-    return jax.freeze(out)
+        _launch(source, out, config, interpret)
+    return jax.freeze(out).reshape(x.shape)
 
 
 @functools.partial(jax.jit, static_argnames=("config", "interpret"))
 def _into(x, out, config: Config, interpret):
-    if x.shape[1] < config.cut.cols:
+    # A ref cannot be reshaped for a ring. XLA lets the kernel write where out is all the same.
+    if x.shape[1] < config.cut.cols or config.kernel == "ring":
         out[...] = _new(x, config, interpret)
     elif x.shape[0]:
         _launch(x, out, config, interpret)

@@ -38,7 +38,13 @@ def override(monkeypatch, module, **fields):
 
 
 # Two warpgroups a block: rows that end within a chunk and with one, and rings that go round.
-WIDE = (((2, 20483), {}, None), ((2, 24576), {}, None), ((4, 18432), {"blocks": 1, "stages": 2}, "ring"))
+WIDE = (
+    ((2, 20483), {}, None),
+    ((2, 24576), {}, None),
+    ((4, 18432), {"blocks": 1, "parts": 1, "slots": 2}, "ring"),
+    ((5, 20480), {"blocks": 2, "parts": 2, "slots": 3}, "ring"),
+    ((3, 20480), {"blocks": 2, "parts": 5, "slots": 13}, "ring"),
+)
 
 
 @pytest.mark.parametrize("shape, fields, kernel", WIDE)
@@ -73,7 +79,7 @@ def test_rmsnorm(shape, fields, kernel, extra, pallas, monkeypatch):
     assert seen[0].kernel == (kernel or "chunks") and seen[0].warpgroups > 1
 
 
-VARIANT = {"strips": "two_reads", "registers": "one_read", "ring": "prefetched"}
+VARIANT = {"strips": "two_reads", "registers": "one_read", "ring": "prefetched", "ahead": "prefetched"}
 
 
 @pytest.mark.parametrize(
@@ -85,8 +91,11 @@ VARIANT = {"strips": "two_reads", "registers": "one_read", "ring": "prefetched"}
         ((3, 1027), {}, "registers"),
         ((7, 4099), {"blocks": 3}, "registers"),
         ((9, 1024), {"blocks": 4, "slots": 2}, "ring"),
-        ((23, 8192), {"blocks": 5}, "ring"),
+        ((23, 4096), {"blocks": 5}, "ring"),
         ((17, 4096), {"blocks": 4, "tiles": 2, "slots": 3}, "ring"),
+        ((11, 8192), {"blocks": 2, "parts": 1, "slots": 3}, "ahead"),
+        ((9, 8192), {"blocks": 4, "parts": 4, "slots": 9}, "ahead"),
+        ((2, 16384), {"blocks": 2, "parts": 4, "slots": 7}, "ahead"),
     ),
 )
 def test_rmsnorm_backward(shape, fields, kernel, pallas, monkeypatch):
