@@ -26,6 +26,9 @@ VARIANTS = {
     "rmsnorm": (
         Variant("two_pass", "a row in steps, read twice", DTYPES, ("sm_80",), {"spill_bytes": 0}),
         Variant("resident", "whole rows in registers, read once", DTYPES, ("sm_80",), {"spill_bytes": 0}),
+        Variant(
+            "streamed", "wide rows through shared memory both ways, by TMA", DTYPES, ("sm_90",), {"spill_bytes": 0}
+        ),
     ),
     "rmsnorm_backward": (
         Variant(
@@ -55,6 +58,15 @@ def two_pass_tiles(cols: int, itemsize: int) -> Tiles:
     warps = max(1, block * itemsize // 1024)
     block = max(block, triton.next_power_of_2(triton.cdiv(cols, CHAIN)))
     return Tiles(block, rows=1, warps=warps, programs=0 if fit > 2 else max(1, fit))
+
+
+@functools.cache
+def streamed_tiles(cols: int, itemsize: int) -> Tiles | None:
+    """By the width: 128 KiB on their way in. None where resident takes a row, or shared memory does not hold three."""
+    block = triton.next_power_of_2(cols)
+    if block <= 8192 or block * itemsize > 65536:
+        return None
+    return Tiles(block, rows=1, warps=32, stages=1 + (128 << 10) // (block * itemsize), programs=1)
 
 
 @functools.cache
@@ -132,6 +144,56 @@ def _resident(
         # Loaded here, for the registers' sake; the multiprocessor's other programs have it in L1 already.
         weight = tl.load(weight_ptr + col, mask=None if WHOLE else col < cols).to(tl.float32)  # (1, BLOCK)
         tl.store(y_ptr + at, (x * rstd * weight).to(y_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _values(words, DTYPE: tl.constexpr):
+    """What 32-bit words hold, one value or two of them, in float32."""
+    if DTYPE.primitive_bitwidth == 32:
+        values = words.to(tl.float32, bitcast=True)
+    else:
+        low = words.to(tl.int16).to(DTYPE, bitcast=True).to(tl.float32)
+        high = (words >> 16).to(tl.int16).to(DTYPE, bitcast=True).to(tl.float32)
+        values = tl.join(low, high).reshape(words.shape[0], words.shape[1], 2 * words.shape[2])
+    return values
+
+
+@triton.jit(do_not_specialize=["rows", "lines"])
+def _streamed(
+    x,
+    weight_ptr,
+    y,
+    rstd_ptr,
+    rows,
+    lines,
+    eps,
+    RSTD: tl.constexpr,
+    LINES: tl.constexpr,
+    WHOLE: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    # x and y are TMA's descriptors of lines of 128 bytes, the loop's stages are slots in shared memory. A store is only
+    # begun here: it is waited for when the next one needs its slot.
+    DTYPE: tl.constexpr = y.dtype
+    cols = lines * (1024 // DTYPE.primitive_bitwidth)
+    line = tl.arange(0, LINES)[None, :, None]
+    at = line * 32 + tl.arange(0, 32)[None, None, :]  # (1, LINES, 32)
+    weight = tl.load(weight_ptr.to(tl.pointer_type(tl.int32)) + at, mask=None if WHOLE else line < lines)
+    for row in tl.range(tl.program_id(0), rows, tl.num_programs(0), num_stages=STAGES):
+        # --- load the row
+        words = x.load([row, 0, 0])  # (1, LINES, 32), of 32 bits
+
+        # --- mean of the squares
+        values = _values(words, DTYPE)
+        rstd = tl.div_rn(1.0, tl.sqrt_rn(tl.sum(values * values) / cols + eps))
+        if RSTD:
+            tl.store(rstd_ptr + row, rstd)
+
+        # --- scale and store
+        # 0, which the compiler can't know: what is unpacked before takes the room of the registers twice.
+        zero = rstd.to(tl.int32, bitcast=True) >> 31
+        out = _values(words ^ zero, DTYPE) * rstd * _values(weight ^ zero, DTYPE)
+        y.store([row, 0, 0], out.to(DTYPE))
 
 
 @triton.jit(do_not_specialize=["rows", "units"])
@@ -328,7 +390,27 @@ def resident(arrays, eps: float, flags: dict) -> None:
     if t is None:
         return two_pass(arrays, eps, flags)
     unit, shape = tensors.unit(cols), {"ROWS": t.rows, "BLOCK": t.block, "WHOLE": cols == t.block, "STAGES": t.stages}
-    _resident[t.grid(rows, arrays[0])](*arrays, rows, cols // unit, eps, UNIT=unit, **flags, **shape, num_warps=t.warps)
+    # 32 warps on a multiprocessor; what is wider, a residual, or accesses element by element take more.
+    x, _, weight = arrays[:3]
+    registers = 64 if unit >= 8 and x.element_size() == weight.element_size() == 2 and not flags["RESIDUAL"] else None
+    _resident[t.grid(rows, arrays[0])](
+        *arrays, rows, cols // unit, eps, UNIT=unit, **flags, **shape, num_warps=t.warps, maxnreg=registers
+    )
+
+
+def streamed(arrays, eps: float, flags: dict) -> None:
+    """Launch the streamed forward kernel, or another one where it is not for such arrays."""
+    x, _, weight, y, _, rstd = arrays
+    rows, cols = x.shape
+    t = streamed_tiles(cols, x.element_size())
+    # Neither shared memory nor registers have room for a residual, or for a weight of 32 bits to rows of 16.
+    if t is None or flags["RESIDUAL"] or weight.dtype != x.dtype or not t.streams((x,), (weight, y)):
+        return resident(arrays, eps, flags)
+    words = tensors.descriptor(x.view(torch.int32), t.block * x.element_size() // 4)
+    lines, line = words.block_shape[1], tensors.line(x)
+    shape = {"RSTD": flags["RSTD"], "LINES": lines, "WHOLE": cols == t.block, "STAGES": t.stages}
+    given = words, weight, tensors.descriptor(y, t.block), rstd, rows, cols // line, eps
+    _streamed[t.grid(rows, x)](*given, **shape, num_warps=t.warps)
 
 
 def two_pass(arrays, eps: float, flags: dict) -> None:
@@ -393,6 +475,7 @@ def add_parts(parts: torch.Tensor, dweight: torch.Tensor) -> None:
 LAUNCHERS = {
     "two_pass": two_pass,
     "resident": resident,
+    "streamed": streamed,
     "split_backward": split_backward,
     "resident_backward": resident_backward,
 }

@@ -97,14 +97,14 @@ def _resident(
 
 
 @triton.jit(do_not_specialize=["rows", "lines"])
-def _streamed(x, out, rows, lines, BLOCK: tl.constexpr, LINE: tl.constexpr, WHOLE: tl.constexpr, STAGES: tl.constexpr):
-    # x and out are TMA's descriptors, the loop's stages are slots in shared memory. The store is only begun here: it is
-    # waited for when the next one needs its slot.
+def _streamed(x, out, rows, lines, LINES: tl.constexpr, WHOLE: tl.constexpr, STAGES: tl.constexpr):
+    # x and out are TMA's descriptors of lines of 128 bytes, the loop's stages are slots in shared memory. A store is only
+    # begun here: it is waited for when the next one needs its slot.
     for row in tl.range(tl.program_id(0), rows, tl.num_programs(0), num_stages=STAGES):
         # --- load the row
-        values = x.load([row, 0, 0]).to(tl.float32)  # (1, BLOCK / LINE, LINE)
+        values = x.load([row, 0, 0]).to(tl.float32)  # (1, LINES, LINE)
         if not WHOLE:
-            inside = tl.arange(0, BLOCK // LINE)[None, :, None] < lines
+            inside = tl.arange(0, LINES)[None, :, None] < lines
             values = tl.where(inside, values, float("-inf"))
 
         # --- maximum of the row
@@ -171,7 +171,7 @@ def streamed(x: torch.Tensor, out: torch.Tensor) -> None:
     if t is None or not t.streams((x,), (out,)):
         return resident(x, out)
     line = tensors.line(x)
-    shape = {"BLOCK": t.block, "LINE": line, "WHOLE": cols == t.block, "STAGES": t.stages}
+    shape = {"LINES": t.block // line, "WHOLE": cols == t.block, "STAGES": t.stages}
     given = tensors.descriptor(x, t.block), tensors.descriptor(out, t.block)
     _streamed[t.grid(rows, x)](*given, rows, cols // line, **shape, num_warps=t.warps)
 

@@ -124,12 +124,12 @@ class Tiles:
         tile = self.block * self.rows * sum(array.element_size() for array in arrays)
         return min(self.stages, 1 + (shared_bytes(arrays[0]) - 2048) // tile)  # 2048 for the reductions' own use
 
-    def streams(self, read: tuple[torch.Tensor, ...], written: tuple[torch.Tensor, ...]) -> bool:
-        """Whether TMA takes the rows of these tensors, and a multiprocessor has room for the tiles.
+    def streams(self, read: tuple[torch.Tensor, ...], others: tuple[torch.Tensor, ...]) -> bool:
+        """Whether 16-byte accesses reach all these tensors' rows, and a multiprocessor has room for the tiles.
 
-        Of each tensor read that is stages - 1 of them, one in all for those written.
+        Of each tensor that is read by TMA those are stages - 1, and one in all for what is written.
         """
         tile = self.block * read[0].element_size()
         shared = self.programs * ((len(read) * (self.stages - 1) + 1) * tile + 2048)
-        aligned = all(tensor.data_ptr() % 16 == 0 for tensor in (*read, *written))
+        aligned = all(tensor.data_ptr() % 16 == 0 for tensor in (*read, *others))
         return aligned and read[0].shape[1] % line(read[0]) == 0 and shared <= shared_bytes(read[0])
