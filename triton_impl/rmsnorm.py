@@ -37,15 +37,23 @@ VARIANTS = {
         Variant(
             "resident_backward", "all in one reading, dweight in registers", DTYPES, ("sm_80",), {"spill_bytes": 0}
         ),
+        Variant(
+            "shared_backward",
+            "wide rows shared by programs that add up their dots",
+            DTYPES,
+            ("sm_90",),
+            {"spill_bytes": 0},
+        ),
     ),
 }
 
 
 @functools.cache
 def resident_tiles(cols: int) -> Tiles | None:
-    """By the width: 32 elements a thread, in a single warp up to 1024. None where a row is too wide."""
+    """By the width: 32 elements a thread, in a single warp up to 1024, 8 warps from 4096 on. None past 8192."""
     block = triton.next_power_of_2(cols)
-    return Tiles(block, rows=max(1, 1024 // block), warps=max(1, block // 1024)) if block <= 8192 else None
+    warps = 8 if block >= 4096 else max(1, block // 1024)
+    return Tiles(block, rows=max(1, 1024 // block), warps=warps) if block <= 8192 else None
 
 
 @functools.cache
@@ -82,6 +90,16 @@ def resident_backward_tiles(cols: int, itemsize: int) -> Tiles | None:
         return Tiles(4096, rows=1, warps=16, programs=1) if cols <= 32768 else None
     warps = 8 if cols <= 4096 else 16
     return Tiles(128 * warps, rows=1, warps=warps, programs=16 // warps) if cols <= 16384 else None
+
+
+@functools.cache
+def shared_backward_tiles(cols: int, itemsize: int) -> Tiles | None:
+    """By the width: 16 KiB of a row a program, of dy and x three on their way in. None where resident takes a row."""
+    if triton.next_power_of_2(cols) <= 8192:
+        return None
+    # The interpreter runs one program after the other: none may wait for another one there.
+    block = triton.next_power_of_2(cols) if tensors.INTERPRETED else 16384 // itemsize
+    return Tiles(block, rows=1, warps=16, stages=4, programs=1)
 
 
 @functools.cache
@@ -309,6 +327,90 @@ def _resident_backward(
         tl.store(parts_ptr + program * cols + col, part, mask=None if WHOLE else col < cols)
 
 
+@triton.jit
+def _published(words, wanted):
+    """The float32 in the low halves of 64-bit words, waited for until the high halves are 1; not where none is wanted."""
+    return tl.inline_asm_elementwise(
+        """{
+            .reg .pred missing;
+            .reg .b32 mark;
+            .reg .b64 word;
+        again:
+            ld.relaxed.gpu.global.b64 word, [$1];
+            mov.b64 {$0, mark}, word;
+            setp.lt.u32 missing, mark, $2;
+            @missing bra again;
+        }""",
+        "=r,l,r",
+        [words, wanted.to(tl.int32)],
+        dtype=tl.float32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit(do_not_specialize=["rows", "lines"])
+def _shared_backward(
+    dy,
+    x,
+    weight_ptr,
+    rstd_ptr,
+    words_ptr,
+    dx,
+    parts_ptr,
+    rows,
+    lines,
+    SHARES: tl.constexpr,
+    LANES: tl.constexpr,
+    LINES: tl.constexpr,
+    STAGES: tl.constexpr,
+    CHAIN: tl.constexpr,
+):
+    # dy, x and dx are TMA's descriptors of lines of 128 bytes, the loop's stages are slots in shared memory.
+    LINE: tl.constexpr = 1024 // dx.dtype.primitive_bitwidth
+    cols = lines * LINE
+    share = tl.program_id(0) % SHARES  # of the row's columns
+    first, step = tl.program_id(0) // SHARES, tl.num_programs(0) // SHARES
+    line = share * LINES + tl.arange(0, LINES)[:, None]
+    col = line * LINE + tl.arange(0, LINE)[None, :]  # (LINES, LINE)
+    weight = tl.load(weight_ptr + col, mask=line < lines, other=0).to(tl.float32)[None]  # (1, LINES, LINE)
+    lane = tl.arange(0, LANES)
+    for start in range(first, rows, step * CHAIN):
+        stop = tl.minimum(start + step * CHAIN, rows)
+        sums = tl.zeros((1, LINES, LINE), tl.float32)
+        # A row is finished a turn after it was loaded: until then its other dots have come.
+        dy_before, x_before = tl.zeros((1, LINES, LINE), dx.dtype), tl.zeros((1, LINES, LINE), dx.dtype)
+        rstd_before, dot_before = 0.0, 0.0
+        for row in tl.range(start, stop + step, step, num_stages=STAGES):
+            # --- load the row
+            dy_row = dy.load([row, share * LINES, 0])  # (1, LINES, LINE)
+            x_row = x.load([row, share * LINES, 0])
+            rstd = tl.load(rstd_ptr + row, mask=row < stop, other=0)
+
+            # --- mean of g x
+            dot = tl.sum(dy_row.to(tl.float32) * weight * (x_row.to(tl.float32) * rstd))  # times rstd
+            before = row - step
+            if SHARES > 1:
+                word = dot.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF | 1 << 32
+                tl.atomic_xchg(words_ptr + row * LANES + share, word, mask=row < stop, sem="relaxed")
+                words = words_ptr + tl.maximum(before, start) * LANES + lane
+                dot_before = tl.sum(_published(words, (lane < SHARES) & (before >= start)))
+            mean = dot_before / cols
+
+            # --- dx
+            g, normed = dy_before.to(tl.float32), x_before.to(tl.float32) * rstd_before
+            out = rstd_before * (g * weight - normed * mean)
+            # TMA writes no row of -1.
+            dx.store([tl.where(before >= start, before, -1), share * LINES, 0], out.to(dx.dtype))
+
+            # --- dweight
+            sums += g * normed
+            dy_before, x_before, rstd_before, dot_before = dy_row, x_row, rstd, dot
+
+        part = start // (step * CHAIN) * step + first
+        tl.store(parts_ptr + part.to(tl.int64) * cols + col, tl.sum(sums, axis=0), mask=line < lines)
+
+
 @triton.jit(do_not_specialize=["rows", "units"])
 def _means(dy_ptr, x_ptr, weight_ptr, rstd_ptr, mean_ptr, rows, units, UNIT: tl.constexpr, BLOCK: tl.constexpr):
     cols = units * UNIT
@@ -440,6 +542,28 @@ def resident_backward(dy, x, weight, rstd, dx, dweight) -> None:
     add_parts(parts, dweight)
 
 
+def shared_backward(dy, x, weight, rstd, dx, dweight) -> None:
+    """Launch the backward kernel whose programs share rows, or another one where it is not for such arrays."""
+    rows, cols = x.shape
+    t = shared_backward_tiles(cols, x.element_size())
+    shares = 0 if t is None else triton.cdiv(cols, t.block)
+    # All programs have to run at once, as they wait for each other.
+    room = t is not None and not (x.is_cuda and shares > t.programs * tensors.multiprocessors(x))
+    if not room or not t.streams((dy, x), (dx,)):
+        return resident_backward(dy, x, weight, rstd, dx, dweight)
+    lanes, line = triton.next_power_of_2(shares), tensors.line(x)
+    groups = min(rows, max(1, t.programs * tensors.multiprocessors(x) // shares))
+    words = torch.zeros((rows, lanes) if shares > 1 else 1, dtype=torch.int64, device=x.device)
+    parts = torch.empty((groups * triton.cdiv(rows, groups * CHAIN), cols), dtype=torch.float32, device=x.device)
+    given = [tensors.descriptor(array, t.block) for array in (dy, x, dx)]
+    shape = {"SHARES": shares, "LANES": lanes, "LINES": t.block // line, "STAGES": t.stages, "CHAIN": CHAIN}
+    together = {"launch_cooperative_grid": True} if shares > 1 else {}
+    _shared_backward[(groups * shares,)](
+        *given[:2], weight, rstd, words, given[2], parts, rows, cols // line, **shape, num_warps=t.warps, **together
+    )
+    add_parts(parts, dweight)
+
+
 def split_backward(dy, x, weight, rstd, dx, dweight) -> None:
     """Launch the two backward kernels, one by rows and one by columns."""
     rows, cols = x.shape
@@ -478,6 +602,7 @@ LAUNCHERS = {
     "streamed": streamed,
     "split_backward": split_backward,
     "resident_backward": resident_backward,
+    "shared_backward": shared_backward,
 }
 
 
