@@ -128,7 +128,13 @@ def compile_triton(job: Job) -> list[Kernel]:
     from triton_impl import tensors
 
     target = GPUTarget("cuda", int(job.device[3:]), 32)
-    types = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.int32: "i32", torch.int64: "i64"}
+    types = {
+        torch.float32: "fp32",
+        torch.float16: "fp16",
+        torch.bfloat16: "bf16",
+        torch.int32: "i32",
+        torch.int64: "i64",
+    }
     kernels = []
 
     def compile_instead(self, *args, grid, warmup, **keywords):

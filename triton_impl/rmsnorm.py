@@ -557,9 +557,18 @@ def shared_backward(dy, x, weight, rstd, dx, dweight) -> None:
     parts = torch.empty((groups * triton.cdiv(rows, groups * CHAIN), cols), dtype=torch.float32, device=x.device)
     given = [tensors.descriptor(array, t.block) for array in (dy, x, dx)]
     shape = {"SHARES": shares, "LANES": lanes, "LINES": t.block // line, "STAGES": t.stages, "CHAIN": CHAIN}
-    together = {"launch_cooperative_grid": True} if shares > 1 else {}
     _shared_backward[(groups * shares,)](
-        *given[:2], weight, rstd, words, given[2], parts, rows, cols // line, **shape, num_warps=t.warps, **together
+        *given[:2],
+        weight,
+        rstd,
+        words,
+        given[2],
+        parts,
+        rows,
+        cols // line,
+        **shape,
+        num_warps=t.warps,
+        launch_cooperative_grid=True,
     )
     add_parts(parts, dweight)
 
