@@ -1,14 +1,17 @@
 """RMSNorm, y = x rstd w with rstd[r] = 1 / sqrt(mean of x[r]^2 + eps), and its gradients dx and dweight.
 
 contract  reference/rmsnorm.py
-mapping   resident: a program owns a tile of whole rows in registers; two_pass: a program owns a row and reads it twice.
-          Backward, resident: a program takes every n-th tile and keeps what it adds to dweight in registers; split: a
-          program owns columns of up to CHAIN rows. Either way a last kernel adds the programs' parts of dweight, in order
+mapping   resident: a program owns a tile of whole rows in registers; streamed: one row after the other, on its way through
+          shared memory both ways; two_pass: a program owns a row and reads it twice. Backward, resident: a program takes
+          every n-th tile and keeps what it adds to dweight in registers; shared: so, but programs share a row's columns
+          and exchange their dots while the next row is loaded; split: a program owns columns of up to CHAIN rows. A last
+          kernel adds the programs' parts of dweight, in order
 traffic   forward reads x and writes y once (with a residual two of each), backward reads dy and x and writes dx; weight
           and the parts of dweight stay in L2: memory decides. A second reading, backwards in two_pass, comes from L1 as
           far as the row is still there; in split from memory: five arrays' traffic instead of three
-limits    any GPU from sm_80; rows of more than 8192 go two_pass, of more than 32768 split; 16-byte accesses where rows
-          begin at such addresses
+limits    any GPU from sm_80; streamed and shared, by TMA, from sm_90, for rows of more than 8192 that are whole lines of
+          128 bytes, streamed up to 64 KiB and without residual; other rows of more than 8192 go two_pass, of more than
+          32768 split; 16-byte accesses where rows begin at such addresses
 """
 
 import functools
@@ -97,9 +100,9 @@ def shared_backward_tiles(cols: int, itemsize: int) -> Tiles | None:
     """By the width: 16 KiB of a row a program, of dy and x three on their way in. None where resident takes a row."""
     if triton.next_power_of_2(cols) <= 8192:
         return None
-    # The interpreter runs one program after the other: none may wait for another one there.
-    block = triton.next_power_of_2(cols) if tensors.INTERPRETED else 16384 // itemsize
-    return Tiles(block, rows=1, warps=16, stages=4, programs=1)
+    if tensors.INTERPRETED:  # one program after the other: none may wait for another one
+        return Tiles(triton.next_power_of_2(cols), rows=1, warps=16, programs=1)
+    return Tiles(16384 // itemsize, rows=1, warps=16, stages=4, programs=1)
 
 
 @functools.cache

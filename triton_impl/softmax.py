@@ -2,10 +2,12 @@
 
 contract  reference/softmax.py
 mapping   resident: a program owns a tile of whole rows in registers, or one such tile after the other, the next on its
-          way through shared memory; online: a program owns a row, and each lane a state (m, l) of every eighth of it
+          way through shared memory; streamed: so, and by TMA both ways; online: a program owns a row, and each lane a
+          state (m, l) of every eighth of it
 traffic   reads and writes rows x cols once, one exponential an element: memory decides. online reads twice, the second
           time backwards, from L1 as far as the row is still there, and takes two exponentials an element
-limits    any GPU from sm_80; rows of more than 32768 go online; 16-byte accesses where rows begin at such addresses
+limits    any GPU from sm_80; rows of more than 32768 go online; streamed, from sm_90, rows of 32 to 64 KiB in whole lines
+          of 128 bytes; 16-byte accesses where rows begin at such addresses
 """
 
 import functools
