@@ -123,10 +123,18 @@ def compile_triton(job: Job) -> list[Kernel]:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.runtime.jit import JITFunction
+    from triton.tools.tensor_descriptor import TensorDescriptor
 
     from triton_impl import tensors
 
     target = GPUTarget("cuda", int(job.device[3:]), 32)
+    types = {
+        torch.float32: "fp32",
+        torch.float16: "fp16",
+        torch.bfloat16: "bf16",
+        torch.int32: "i32",
+        torch.int64: "i64",
+    }
     kernels = []
 
     def compile_instead(self, *args, grid, warmup, **keywords):
@@ -141,7 +149,9 @@ def compile_triton(job: Job) -> list[Kernel]:
                 signature[name], constants[name] = "constexpr", value
                 continue
             if isinstance(value, torch.Tensor):
-                signature[name] = "*" + {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}[str(value.dtype)[6:]]
+                signature[name] = f"*{types[value.dtype]}"
+            elif isinstance(value, TensorDescriptor):
+                signature[name] = f"tensordesc<{types[value.base.dtype]}{value.block_shape}>"
             elif isinstance(value, float):
                 signature[name] = "fp32"
             else:

@@ -314,7 +314,61 @@ def test_cuda_tiles(cols, dtype, weight_dtype):
         assert launch.cluster == (sizes["CLUSTER"], 1, 1) and launch.grid[0] % sizes["CLUSTER"] == 0
         if launch.cooperative:  # all blocks are resident at once
             blocks = -(-launch.grid[0] // 132)
-            assert (
-                blocks * launch.block[0] <= max(512, launch.block[0])
-                and blocks * (launch.shared_bytes + 2048) <= 228 * 1024
-            )
+            threads = blocks * launch.block[0]
+            assert threads <= max(512, launch.block[0]) and blocks * (launch.shared_bytes + 2048) <= 228 * 1024
+
+
+# The tiles of the Triton kernels
+
+
+@pytest.mark.parametrize(
+    "rows, cols, dtype, weight_dtype",
+    [
+        (5, 32768, "float16", "float16"),  # streamed; backward shared between programs, on a GPU
+        (3, 20480, "float16", "float16"),  # the tile wider than the row
+        (3, 11008, "float32", "float32"),
+        (3, 11008, "float16", "float32"),  # forward not streamed
+        (3, 20481, "float16", "float16"),  # not by TMA
+    ],
+)
+def test_triton_wide_rows(rows, cols, dtype, weight_dtype, pytestconfig):
+    """What wide rows take; a NaN stays in its own row."""
+    backend, tier = backends.find("triton"), pytestconfig.tier
+    if reason := backend.unavailable(tier):
+        pytest.skip(reason)
+    arrays = KINDS[backend.kind(tier)](tier)
+    best = lambda o: backend.function(o, backend.best(o, dtype, pytestconfig.gpu), tier)
+    dy, x, weight, rstd = inputs(rows, cols, dtype, weight_dtype)
+    found = best("rmsnorm_backward")(*(arrays.put(a) for a in (dy, x, weight, rstd)))
+    for array, expected in zip(found, expect_backward(dy, x, weight, rstd).values(), strict=True):
+        assert judge(arrays.get(array), expected).error_over_bound <= 1
+    x[0, 7] = np.nan
+    found = best("rmsnorm")(arrays.put(x), arrays.put(weight), 1e-6, None, True)
+    for array, expected in zip(found, expect(x, weight, 1e-6, None, True).values(), strict=True):
+        assert judge(arrays.get(array), expected).error_over_bound <= 1
+
+
+@pytest.mark.parametrize("rows, shares", [(7, 2), (9, 3), (40, 3)])
+def test_triton_shares(rows, shares, pytestconfig, monkeypatch):
+    """The programs that share rows, one after the other in the interpreter: twice, as none can wait for the next."""
+    if pytestconfig.tier == "gpu" or backends.find("triton").unavailable("cpu"):
+        pytest.skip("for Triton's interpreter")
+    import torch
+    import triton.language as tl
+
+    from triton_impl import rmsnorm, tensors
+
+    def published(words, wanted):
+        return tl.load(words, mask=wanted, other=0).to(tl.int32).to(tl.float32, bitcast=True)
+
+    cols, words, zeros = shares * 1024 - 32, [], torch.zeros
+    kept = lambda *arguments, **keywords: words[0] if words else words.append(zeros(*arguments, **keywords)) or words[0]
+    monkeypatch.setattr(rmsnorm, "_published", published)
+    monkeypatch.setattr(rmsnorm, "shared_backward_tiles", lambda *_: tensors.Tiles(1024, 1, 1, 2, programs=3))
+    monkeypatch.setattr(rmsnorm, "CHAIN", 6)  # rows of a program, and then the next part of dweight
+    monkeypatch.setattr(torch, "zeros", kept)
+    given = inputs(rows, cols)
+    for _ in range(2):
+        dx, dweight = rmsnorm.rmsnorm_backward(*map(torch.from_numpy, given), variant="shared_backward")
+    for array, expected in zip((dx, dweight), expect_backward(*given).values()):
+        assert judge(array.numpy(), expected).error_over_bound <= 1

@@ -216,3 +216,30 @@ def test_cuda_past_a_cluster():
     x = info((2, 262144 + 8), "bfloat16")
     (launch,) = plan(x, x, variant=VARIANTS["softmax"][-1])
     assert launch.kernel.source == "softmax/3_warp.cu"
+
+
+# The tiles of the Triton kernels
+
+
+@pytest.mark.parametrize(
+    "rows, cols, dtype",
+    [
+        (5, 32768, "float16"),  # streamed
+        (3, 20480, "float16"),  # streamed, the tile wider than the row
+        (3, 11008, "float32"),
+        (3, 20481, "float16"),  # not by TMA
+    ],
+)
+def test_triton_wide_rows(rows, cols, dtype, pytestconfig):
+    """What wide rows take; one row is minus infinity but for its end."""
+    from crosscheck.compare import judge
+    from reference.softmax import expect
+
+    backend, tier = backends.find("triton"), pytestconfig.tier
+    if reason := backend.unavailable(tier):
+        pytest.skip(reason)
+    arrays = KINDS[backend.kind(tier)](tier)
+    x = np.random.default_rng(cols).standard_normal((rows, cols)).astype(dtype)
+    x[1, :-1] = -np.inf
+    function = backend.function("softmax", backend.best("softmax", dtype, pytestconfig.gpu), tier)
+    assert judge(arrays.get(function(arrays.put(x))), expect(x)["out"]).error_over_bound <= 1

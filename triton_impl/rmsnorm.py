@@ -1,14 +1,17 @@
 """RMSNorm, y = x rstd w with rstd[r] = 1 / sqrt(mean of x[r]^2 + eps), and its gradients dx and dweight.
 
 contract  reference/rmsnorm.py
-mapping   resident: a program owns a tile of whole rows in registers; two_pass: a program owns a row and reads it twice.
-          Backward, resident: a program takes every n-th tile and keeps what it adds to dweight in registers; split: a
-          program owns columns of up to CHAIN rows. Either way a last kernel adds the programs' parts of dweight, in order
+mapping   resident: a program owns a tile of whole rows in registers; streamed: one row after the other, on its way through
+          shared memory both ways; two_pass: a program owns a row and reads it twice. Backward, resident: a program takes
+          every n-th tile and keeps what it adds to dweight in registers; shared: so, but programs share a row's columns
+          and exchange their dots while the next row is loaded; split: a program owns columns of up to CHAIN rows. A last
+          kernel adds the programs' parts of dweight, in order
 traffic   forward reads x and writes y once (with a residual two of each), backward reads dy and x and writes dx; weight
           and the parts of dweight stay in L2: memory decides. A second reading, backwards in two_pass, comes from L1 as
           far as the row is still there; in split from memory: five arrays' traffic instead of three
-limits    any GPU from sm_80; rows of more than 8192 go two_pass, of more than 32768 split; 16-byte accesses where rows
-          begin at such addresses
+limits    any GPU from sm_80; streamed and shared, by TMA, from sm_90, for rows of more than 8192 that are whole lines of
+          128 bytes, streamed up to 64 KiB and without residual; other rows of more than 8192 go two_pass, of more than
+          32768 split; 16-byte accesses where rows begin at such addresses
 """
 
 import functools
@@ -26,6 +29,9 @@ VARIANTS = {
     "rmsnorm": (
         Variant("two_pass", "a row in steps, read twice", DTYPES, ("sm_80",), {"spill_bytes": 0}),
         Variant("resident", "whole rows in registers, read once", DTYPES, ("sm_80",), {"spill_bytes": 0}),
+        Variant(
+            "streamed", "wide rows through shared memory both ways, by TMA", DTYPES, ("sm_90",), {"spill_bytes": 0}
+        ),
     ),
     "rmsnorm_backward": (
         Variant(
@@ -34,15 +40,23 @@ VARIANTS = {
         Variant(
             "resident_backward", "all in one reading, dweight in registers", DTYPES, ("sm_80",), {"spill_bytes": 0}
         ),
+        Variant(
+            "shared_backward",
+            "wide rows shared by programs that add up their dots",
+            DTYPES,
+            ("sm_90",),
+            {"spill_bytes": 0},
+        ),
     ),
 }
 
 
 @functools.cache
 def resident_tiles(cols: int) -> Tiles | None:
-    """By the width: 32 elements a thread, in a single warp up to 1024. None where a row is too wide."""
+    """By the width: 32 elements a thread, in a single warp up to 1024, 8 warps from 4096 on. None past 8192."""
     block = triton.next_power_of_2(cols)
-    return Tiles(block, rows=max(1, 1024 // block), warps=max(1, block // 1024)) if block <= 8192 else None
+    warps = 8 if block >= 4096 else max(1, block // 1024)
+    return Tiles(block, rows=max(1, 1024 // block), warps=warps) if block <= 8192 else None
 
 
 @functools.cache
@@ -58,6 +72,15 @@ def two_pass_tiles(cols: int, itemsize: int) -> Tiles:
 
 
 @functools.cache
+def streamed_tiles(cols: int, itemsize: int) -> Tiles | None:
+    """By the width: 128 KiB on their way in. None where resident takes a row, or shared memory does not hold three."""
+    block = triton.next_power_of_2(cols)
+    if block <= 8192 or block * itemsize > 65536:
+        return None
+    return Tiles(block, rows=1, warps=32, stages=1 + (128 << 10) // (block * itemsize), programs=1)
+
+
+@functools.cache
 def resident_backward_tiles(cols: int, itemsize: int) -> Tiles | None:
     """By the width: 16 elements and sums a thread, 16 warps a multiprocessor. None where a row is too wide."""
     vectors = tensors.unit(cols) * itemsize >= 16
@@ -70,6 +93,16 @@ def resident_backward_tiles(cols: int, itemsize: int) -> Tiles | None:
         return Tiles(4096, rows=1, warps=16, programs=1) if cols <= 32768 else None
     warps = 8 if cols <= 4096 else 16
     return Tiles(128 * warps, rows=1, warps=warps, programs=16 // warps) if cols <= 16384 else None
+
+
+@functools.cache
+def shared_backward_tiles(cols: int, itemsize: int) -> Tiles | None:
+    """By the width: 16 KiB of a row a program, of dy and x three on their way in. None where resident takes a row."""
+    if triton.next_power_of_2(cols) <= 8192:
+        return None
+    if tensors.INTERPRETED:  # one program after the other: none may wait for another one
+        return Tiles(triton.next_power_of_2(cols), rows=1, warps=16, programs=1)
+    return Tiles(16384 // itemsize, rows=1, warps=16, stages=4, programs=1)
 
 
 @functools.cache
@@ -132,6 +165,56 @@ def _resident(
         # Loaded here, for the registers' sake; the multiprocessor's other programs have it in L1 already.
         weight = tl.load(weight_ptr + col, mask=None if WHOLE else col < cols).to(tl.float32)  # (1, BLOCK)
         tl.store(y_ptr + at, (x * rstd * weight).to(y_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _values(words, DTYPE: tl.constexpr):
+    """What 32-bit words hold, one value or two of them, in float32."""
+    if DTYPE.primitive_bitwidth == 32:
+        values = words.to(tl.float32, bitcast=True)
+    else:
+        low = words.to(tl.int16).to(DTYPE, bitcast=True).to(tl.float32)
+        high = (words >> 16).to(tl.int16).to(DTYPE, bitcast=True).to(tl.float32)
+        values = tl.join(low, high).reshape(words.shape[0], words.shape[1], 2 * words.shape[2])
+    return values
+
+
+@triton.jit(do_not_specialize=["rows", "lines"])
+def _streamed(
+    x,
+    weight_ptr,
+    y,
+    rstd_ptr,
+    rows,
+    lines,
+    eps,
+    RSTD: tl.constexpr,
+    LINES: tl.constexpr,
+    WHOLE: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    # x and y are TMA's descriptors of lines of 128 bytes, the loop's stages are slots in shared memory. A store is only
+    # begun here: it is waited for when the next one needs its slot.
+    DTYPE: tl.constexpr = y.dtype
+    cols = lines * (1024 // DTYPE.primitive_bitwidth)
+    line = tl.arange(0, LINES)[None, :, None]
+    at = line * 32 + tl.arange(0, 32)[None, None, :]  # (1, LINES, 32)
+    weight = tl.load(weight_ptr.to(tl.pointer_type(tl.int32)) + at, mask=None if WHOLE else line < lines)
+    for row in tl.range(tl.program_id(0), rows, tl.num_programs(0), num_stages=STAGES):
+        # --- load the row
+        words = x.load([row, 0, 0])  # (1, LINES, 32), of 32 bits
+
+        # --- mean of the squares
+        values = _values(words, DTYPE)
+        rstd = tl.div_rn(1.0, tl.sqrt_rn(tl.sum(values * values) / cols + eps))
+        if RSTD:
+            tl.store(rstd_ptr + row, rstd)
+
+        # --- scale and store
+        # 0, which the compiler can't know: what is unpacked before takes the room of the registers twice.
+        zero = rstd.to(tl.int32, bitcast=True) >> 31
+        out = _values(words ^ zero, DTYPE) * rstd * _values(weight ^ zero, DTYPE)
+        y.store([row, 0, 0], out.to(DTYPE))
 
 
 @triton.jit(do_not_specialize=["rows", "units"])
@@ -247,6 +330,90 @@ def _resident_backward(
         tl.store(parts_ptr + program * cols + col, part, mask=None if WHOLE else col < cols)
 
 
+@triton.jit
+def _published(words, wanted):
+    """The float32 in the low halves of 64-bit words, waited for until the high halves are 1; not where none is wanted."""
+    return tl.inline_asm_elementwise(
+        """{
+            .reg .pred missing;
+            .reg .b32 mark;
+            .reg .b64 word;
+        again:
+            ld.relaxed.gpu.global.b64 word, [$1];
+            mov.b64 {$0, mark}, word;
+            setp.lt.u32 missing, mark, $2;
+            @missing bra again;
+        }""",
+        "=r,l,r",
+        [words, wanted.to(tl.int32)],
+        dtype=tl.float32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit(do_not_specialize=["rows", "lines"])
+def _shared_backward(
+    dy,
+    x,
+    weight_ptr,
+    rstd_ptr,
+    words_ptr,
+    dx,
+    parts_ptr,
+    rows,
+    lines,
+    SHARES: tl.constexpr,
+    LANES: tl.constexpr,
+    LINES: tl.constexpr,
+    STAGES: tl.constexpr,
+    CHAIN: tl.constexpr,
+):
+    # dy, x and dx are TMA's descriptors of lines of 128 bytes, the loop's stages are slots in shared memory.
+    LINE: tl.constexpr = 1024 // dx.dtype.primitive_bitwidth
+    cols = lines * LINE
+    share = tl.program_id(0) % SHARES  # of the row's columns
+    first, step = tl.program_id(0) // SHARES, tl.num_programs(0) // SHARES
+    line = share * LINES + tl.arange(0, LINES)[:, None]
+    col = line * LINE + tl.arange(0, LINE)[None, :]  # (LINES, LINE)
+    weight = tl.load(weight_ptr + col, mask=line < lines, other=0).to(tl.float32)[None]  # (1, LINES, LINE)
+    lane = tl.arange(0, LANES)
+    for start in range(first, rows, step * CHAIN):
+        stop = tl.minimum(start + step * CHAIN, rows)
+        sums = tl.zeros((1, LINES, LINE), tl.float32)
+        # A row is finished a turn after it was loaded: until then its other dots have come.
+        dy_before, x_before = tl.zeros((1, LINES, LINE), dx.dtype), tl.zeros((1, LINES, LINE), dx.dtype)
+        rstd_before, dot_before = 0.0, 0.0
+        for row in tl.range(start, stop + step, step, num_stages=STAGES):
+            # --- load the row
+            dy_row = dy.load([row, share * LINES, 0])  # (1, LINES, LINE)
+            x_row = x.load([row, share * LINES, 0])
+            rstd = tl.load(rstd_ptr + row, mask=row < stop, other=0)
+
+            # --- mean of g x
+            dot = tl.sum(dy_row.to(tl.float32) * weight * (x_row.to(tl.float32) * rstd))  # times rstd
+            before = row - step
+            if SHARES > 1:
+                word = dot.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF | 1 << 32
+                tl.atomic_xchg(words_ptr + row * LANES + share, word, mask=row < stop, sem="relaxed")
+                words = words_ptr + tl.maximum(before, start) * LANES + lane
+                dot_before = tl.sum(_published(words, (lane < SHARES) & (before >= start)))
+            mean = dot_before / cols
+
+            # --- dx
+            g, normed = dy_before.to(tl.float32), x_before.to(tl.float32) * rstd_before
+            out = rstd_before * (g * weight - normed * mean)
+            # TMA writes no row of -1.
+            dx.store([tl.where(before >= start, before, -1), share * LINES, 0], out.to(dx.dtype))
+
+            # --- dweight
+            sums += g * normed
+            dy_before, x_before, rstd_before, dot_before = dy_row, x_row, rstd, dot
+
+        part = start // (step * CHAIN) * step + first
+        tl.store(parts_ptr + part.to(tl.int64) * cols + col, tl.sum(sums, axis=0), mask=line < lines)
+
+
 @triton.jit(do_not_specialize=["rows", "units"])
 def _means(dy_ptr, x_ptr, weight_ptr, rstd_ptr, mean_ptr, rows, units, UNIT: tl.constexpr, BLOCK: tl.constexpr):
     cols = units * UNIT
@@ -328,7 +495,27 @@ def resident(arrays, eps: float, flags: dict) -> None:
     if t is None:
         return two_pass(arrays, eps, flags)
     unit, shape = tensors.unit(cols), {"ROWS": t.rows, "BLOCK": t.block, "WHOLE": cols == t.block, "STAGES": t.stages}
-    _resident[t.grid(rows, arrays[0])](*arrays, rows, cols // unit, eps, UNIT=unit, **flags, **shape, num_warps=t.warps)
+    # 32 warps on a multiprocessor; what is wider, a residual, or accesses element by element take more.
+    x, _, weight = arrays[:3]
+    registers = 64 if unit >= 8 and x.element_size() == weight.element_size() == 2 and not flags["RESIDUAL"] else None
+    _resident[t.grid(rows, arrays[0])](
+        *arrays, rows, cols // unit, eps, UNIT=unit, **flags, **shape, num_warps=t.warps, maxnreg=registers
+    )
+
+
+def streamed(arrays, eps: float, flags: dict) -> None:
+    """Launch the streamed forward kernel, or another one where it is not for such arrays."""
+    x, _, weight, y, _, rstd = arrays
+    rows, cols = x.shape
+    t = streamed_tiles(cols, x.element_size())
+    # Neither shared memory nor registers have room for a residual, or for a weight of 32 bits to rows of 16.
+    if t is None or flags["RESIDUAL"] or weight.dtype != x.dtype or not t.streams((x,), (weight, y)):
+        return resident(arrays, eps, flags)
+    words = tensors.descriptor(x.view(torch.int32), t.block * x.element_size() // 4)
+    lines, line = words.block_shape[1], tensors.line(x)
+    shape = {"RSTD": flags["RSTD"], "LINES": lines, "WHOLE": cols == t.block, "STAGES": t.stages}
+    given = words, weight, tensors.descriptor(y, t.block), rstd, rows, cols // line, eps
+    _streamed[t.grid(rows, x)](*given, **shape, num_warps=t.warps)
 
 
 def two_pass(arrays, eps: float, flags: dict) -> None:
@@ -354,6 +541,37 @@ def resident_backward(dy, x, weight, rstd, dx, dweight) -> None:
     shape |= {"PIECES": triton.cdiv(cols, t.block), "WHOLE": cols % t.block == 0}
     _resident_backward[(programs,)](
         dy, x, weight, rstd, dx, parts, rows, cols // unit, UNIT=unit, **shape, num_warps=t.warps
+    )
+    add_parts(parts, dweight)
+
+
+def shared_backward(dy, x, weight, rstd, dx, dweight) -> None:
+    """Launch the backward kernel whose programs share rows, or another one where it is not for such arrays."""
+    rows, cols = x.shape
+    t = shared_backward_tiles(cols, x.element_size())
+    shares = 0 if t is None else triton.cdiv(cols, t.block)
+    # All programs have to run at once, as they wait for each other.
+    room = t is not None and not (x.is_cuda and shares > t.programs * tensors.multiprocessors(x))
+    if not room or not t.streams((dy, x), (dx,)):
+        return resident_backward(dy, x, weight, rstd, dx, dweight)
+    lanes, line = triton.next_power_of_2(shares), tensors.line(x)
+    groups = min(rows, max(1, t.programs * tensors.multiprocessors(x) // shares))
+    words = torch.zeros((rows, lanes) if shares > 1 else 1, dtype=torch.int64, device=x.device)
+    parts = torch.empty((groups * triton.cdiv(rows, groups * CHAIN), cols), dtype=torch.float32, device=x.device)
+    given = [tensors.descriptor(array, t.block) for array in (dy, x, dx)]
+    shape = {"SHARES": shares, "LANES": lanes, "LINES": t.block // line, "STAGES": t.stages, "CHAIN": CHAIN}
+    _shared_backward[(groups * shares,)](
+        *given[:2],
+        weight,
+        rstd,
+        words,
+        given[2],
+        parts,
+        rows,
+        cols // line,
+        **shape,
+        num_warps=t.warps,
+        launch_cooperative_grid=True,
     )
     add_parts(parts, dweight)
 
@@ -393,8 +611,10 @@ def add_parts(parts: torch.Tensor, dweight: torch.Tensor) -> None:
 LAUNCHERS = {
     "two_pass": two_pass,
     "resident": resident,
+    "streamed": streamed,
     "split_backward": split_backward,
     "resident_backward": resident_backward,
+    "shared_backward": shared_backward,
 }
 
 

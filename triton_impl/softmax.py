@@ -2,10 +2,12 @@
 
 contract  reference/softmax.py
 mapping   resident: a program owns a tile of whole rows in registers, or one such tile after the other, the next on its
-          way through shared memory; online: a program owns a row, and each lane a state (m, l) of every eighth of it
+          way through shared memory; streamed: so, and by TMA both ways; online: a program owns a row, and each lane a
+          state (m, l) of every eighth of it
 traffic   reads and writes rows x cols once, one exponential an element: memory decides. online reads twice, the second
           time backwards, from L1 as far as the row is still there, and takes two exponentials an element
-limits    any GPU from sm_80; rows of more than 32768 go online; 16-byte accesses where rows begin at such addresses
+limits    any GPU from sm_80; rows of more than 32768 go online; streamed, from sm_90, rows of 32 to 64 KiB in whole lines
+          of 128 bytes; 16-byte accesses where rows begin at such addresses
 """
 
 import functools
@@ -23,6 +25,9 @@ VARIANTS = {
     "softmax": (
         Variant("online", "a row in steps, read twice; every lane has a state", DTYPES, ("sm_80",), {"spill_bytes": 0}),
         Variant("resident", "whole rows in registers, read once", DTYPES, ("sm_80",), {"spill_bytes": 0}),
+        Variant(
+            "streamed", "wide rows through shared memory both ways, by TMA", DTYPES, ("sm_90",), {"spill_bytes": 0}
+        ),
     )
 }
 
@@ -39,6 +44,13 @@ def resident_tiles(cols: int, itemsize: int) -> Tiles | None:
         # One such program fills a multiprocessor: while it computes, the next rows have to be on their way.
         return Tiles(block, rows=1, warps=32, stages=3, programs=1)
     return Tiles(block, rows=max(1, 1024 // block), warps=max(1, block // 1024))
+
+
+@functools.cache
+def streamed_tiles(cols: int, itemsize: int) -> Tiles | None:
+    """By the width: rows of which a multiprocessor holds three, two on their way in, one out. Others: None."""
+    block = triton.next_power_of_2(cols)
+    return Tiles(block, rows=1, warps=32, stages=3, programs=1) if block * itemsize == 65536 else None
 
 
 @functools.cache
@@ -84,6 +96,28 @@ def _resident(
         # --- divide and store
         out = e * tl.div_rn(1.0, l)
         tl.store(out_ptr + row * cols + col, out.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["rows", "lines"])
+def _streamed(x, out, rows, lines, LINES: tl.constexpr, WHOLE: tl.constexpr, STAGES: tl.constexpr):
+    # x and out are TMA's descriptors of lines of 128 bytes, the loop's stages are slots in shared memory. A store is only
+    # begun here: it is waited for when the next one needs its slot.
+    for row in tl.range(tl.program_id(0), rows, tl.num_programs(0), num_stages=STAGES):
+        # --- load the row
+        values = x.load([row, 0, 0]).to(tl.float32)  # (1, LINES, LINE)
+        if not WHOLE:
+            inside = tl.arange(0, LINES)[None, :, None] < lines
+            values = tl.where(inside, values, float("-inf"))
+
+        # --- maximum of the row
+        m = tl.max(values)
+
+        # --- exponentials and their sum
+        e = tl.exp2((values - m) * LOG2E)
+        l = tl.sum(e)
+
+        # --- divide and store
+        out.store([row, 0, 0], (e * tl.div_rn(1.0, l)).to(out.dtype))
 
 
 @triton.jit(do_not_specialize=["rows", "units"])
@@ -132,6 +166,18 @@ def resident(x: torch.Tensor, out: torch.Tensor) -> None:
     _resident[t.grid(rows, x)](x, out, rows, cols // unit, **shape, num_warps=t.warps, maxnreg=registers)
 
 
+def streamed(x: torch.Tensor, out: torch.Tensor) -> None:
+    """Launch the streamed form, or another one where it is not for such rows."""
+    rows, cols = x.shape
+    t = streamed_tiles(cols, x.element_size())
+    if t is None or not t.streams((x,), (out,)):
+        return resident(x, out)
+    line = tensors.line(x)
+    shape = {"LINES": t.block // line, "WHOLE": cols == t.block, "STAGES": t.stages}
+    given = tensors.descriptor(x, t.block), tensors.descriptor(out, t.block)
+    _streamed[t.grid(rows, x)](*given, rows, cols // line, **shape, num_warps=t.warps)
+
+
 def online(x: torch.Tensor, out: torch.Tensor) -> None:
     """Launch the online form."""
     rows, cols = x.shape
@@ -142,7 +188,7 @@ def online(x: torch.Tensor, out: torch.Tensor) -> None:
     )
 
 
-LAUNCHERS = {"online": online, "resident": resident}
+LAUNCHERS = {"online": online, "resident": resident, "streamed": streamed}
 
 
 def softmax(x: torch.Tensor, *, out: torch.Tensor | None = None, variant: str | None = None) -> torch.Tensor:

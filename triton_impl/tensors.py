@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 import triton
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from reference.contract import ArrayInfo, Unsupported, wrong_type
 
@@ -74,6 +75,20 @@ def unit(cols: int) -> int:
     return min(16, cols & -cols)
 
 
+def line(tensor: torch.Tensor) -> int:
+    """How many elements are 128 bytes, the width in which TMA lays out tiles in shared memory."""
+    return 128 // tensor.element_size()
+
+
+def descriptor(tensor: torch.Tensor, block: int) -> TensorDescriptor:
+    """A tensor (rows, cols) as TMA takes it, (rows, cols / line, line), by tiles (1, block / line, line).
+
+    What a tile has past the end of its row is read as 0 and not written.
+    """
+    (rows, cols), width = tensor.shape, line(tensor)
+    return TensorDescriptor(tensor, [rows, cols // width, width], [cols, width, 1], [1, block // width, width])
+
+
 def on_device(tensor: torch.Tensor):
     """A context in which Triton launches on the tensor's device."""
     if INTERPRETED or tensor.get_device() == torch.cuda.current_device():  # entering it anew takes microseconds
@@ -108,3 +123,13 @@ class Tiles:
         """Stages, or as many as fit into shared memory with tiles of these arrays."""
         tile = self.block * self.rows * sum(array.element_size() for array in arrays)
         return min(self.stages, 1 + (shared_bytes(arrays[0]) - 2048) // tile)  # 2048 for the reductions' own use
+
+    def streams(self, read: tuple[torch.Tensor, ...], others: tuple[torch.Tensor, ...]) -> bool:
+        """Whether 16-byte accesses reach all these tensors' rows, and a multiprocessor has room for the tiles.
+
+        Of each tensor that is read by TMA those are stages - 1, and one in all for what is written.
+        """
+        tile = self.block * read[0].element_size()
+        shared = self.programs * ((len(read) * (self.stages - 1) + 1) * tile + 2048)
+        aligned = all(tensor.data_ptr() % 16 == 0 for tensor in (*read, *others))
+        return aligned and read[0].shape[1] % line(read[0]) == 0 and shared <= shared_bytes(read[0])

@@ -163,6 +163,15 @@ FAULTS = (
         TRITON_WIDE,
     ),
     Fault(
+        "triton",
+        "halves of a word swapped",
+        "triton_impl/rmsnorm.py",
+        "values = tl.join(low, high)",
+        "values = tl.join(high, low)",
+        ("bound",),
+        ("rmsnorm-float16-2x16384",),
+    ),
+    Fault(
         "pallas",
         "eps omitted",
         "pallas_impl/rmsnorm.py",

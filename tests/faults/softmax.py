@@ -176,6 +176,15 @@ FAULTS = (
         TRITON_WIDE,
     ),
     Fault(
+        "triton",
+        "zero past the end of a streamed row",
+        "triton_impl/softmax.py",
+        'values = tl.where(inside, values, float("-inf"))',
+        "values = tl.where(inside, values, 0.0)",
+        ("bound",),
+        ("softmax-float32-2x11008",),
+    ),
+    Fault(
         "pallas",
         "tail forgotten",
         "pallas_impl/rows.py",
