@@ -36,12 +36,10 @@ def test_every_kernel_compiles_and_is_what_it_promises(rows):
             if v.name == row["variant"]
         )
         claimed = variant.runs_on(row["arch"].removesuffix("a")) and CASES[row["case"]].dtype in variant.dtypes
-        # Tiles are chosen for Hopper; elsewhere a kernel has to compile, and the report says where it spills.
-        spills = (
-            row["arch"] != "sm_90a"
-            and row["verdict"] == "fail"
-            and re.fullmatch(r"spill_bytes is \d+, expected 0", row["reason"])
-        )
+        # Triton's ptxas spills a few words of the two-pass kernel on Blackwell; with the registers for them Hopper's
+        # blocks would be one fewer on a multiprocessor.
+        known = (row["operator"], row["backend"], row["arch"]) == ("rmsnorm", "triton", "sm_100")
+        spills = known and row["verdict"] == "fail" and 0 < row["spill_bytes"] <= 64
         assert spills or row["verdict"] == ("pass" if claimed else "unsupported"), row
 
 
