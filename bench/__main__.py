@@ -114,7 +114,7 @@ def choose_cases(options: argparse.Namespace) -> list[Case]:
     return kept
 
 
-def chosen_cases(options: argparse.Namespace) -> list[Case]:
+def cases_of_operator(options: argparse.Namespace) -> list[Case]:
     """Of one operator the cases that were named, by default the timed ones."""
     own = {name: c for name, c in CASES.items() if c.operator == options.operator}
     for name in options.case or ():
@@ -221,7 +221,7 @@ def explain(options: argparse.Namespace) -> int:
     among("OP", options.operator, OPERATORS)
     name, device = described(options.device)
     lines = []
-    for case in chosen_cases(options):
+    for case in cases_of_operator(options):
         needed = work(case)
         seconds, roof = device.floor(needed)
         lines.append([case.id, needed.flops / 1e9, needed.bytes / 1e6, needed.intensity, roof, 1e6 * seconds])
@@ -242,7 +242,7 @@ def described(name: str | None) -> tuple[str, Device]:
 def profile(options: argparse.Namespace) -> int:
     among("OP", options.operator, OPERATORS)
     each("--backend", options.backend, backends.BACKENDS)
-    cases = chosen_cases(options)
+    cases = cases_of_operator(options)
     if not options.case:
         cases = [max(cases, key=lambda case: work(case).bytes)]
     gpu = use_gpu()
@@ -271,7 +271,7 @@ def profile(options: argparse.Namespace) -> int:
 def tune(options: argparse.Namespace) -> int:
     among("OP", options.operator, OPERATORS)
     among("--backend", options.backend, backends.IMPLEMENTATIONS)
-    cases = chosen_cases(options)
+    cases = cases_of_operator(options)
     gpu = use_gpu()
     from bench.run import Bench
     from bench.tune import CHOICES

@@ -2,19 +2,18 @@
 
 import argparse
 import contextlib
-import itertools
 import os
 import signal
 import sys
 from pathlib import Path
-from typing import Callable
+from typing import Callable, Iterator
 
 from crosscheck import backends, compiling, faults, machine, report, self_test
 from crosscheck.arrays import KINDS
 from crosscheck.cases import CASES, DTYPES, OPERATORS, Case
 from crosscheck.command import Parser, add_names, each, track, while_read
 from crosscheck.runner import Task
-from crosscheck.workers import AT_ONCE, Workers, run_cases
+from crosscheck.workers import AT_ONCE, CASES_EACH, Workers, run_cases
 from reference.contract import among, words
 
 SMALL = 1 << 28  # bytes of a case up to which several run at once: a run takes some ten times the case's memory
@@ -201,12 +200,20 @@ def check(options, gpu, environment: dict, cases: list[Case], chosen: list[str],
             for name in options.variant:
                 if name not in known:
                     raise report.Unusable(f"--variant is {name!r}; accepted: {words([*known, 'all'])}")
-    small = lambda case: OPERATORS[case.operator].bytes(case) <= SMALL
-    ordered = sorted(cases, key=small, reverse=True)
-    tasks = [[Task(name, case, variant) for name, variant in plan[case.operator]] for case in ordered]
-    count = sum(map(small, cases))
-    found = itertools.chain(run_cases(gpu, tasks[:count], AT_ONCE), run_cases(gpu, tasks[count:], 1))
-    rows = {case.id: own for case, own in zip(track(ordered, lambda case: case.id), found, strict=True)}
+        small = lambda case: OPERATORS[case.operator].bytes(case) <= SMALL
+        ordered = sorted(cases, key=small, reverse=True)
+        tasks = [[Task(name, case, variant) for name, variant in plan[case.operator]] for case in ordered]
+        count = sum(map(small, cases))
+
+        def found() -> Iterator[list[dict]]:
+            with contextlib.ExitStack() as stack:
+                more = min(AT_ONCE, -(-count // CASES_EACH)) - 1
+                yield from run_cases(
+                    [workers, *(stack.enter_context(Workers(gpu)) for _ in range(more))], tasks[:count]
+                )
+            yield from run_cases([workers], tasks[count:])
+
+        rows = {case.id: own for case, own in zip(track(ordered, lambda case: case.id), found(), strict=True)}
     result = list({report.key(row): row for case in cases for row in rows[case.id]}.values())
     report.add_agreement(result)
     if options.json:

@@ -13,7 +13,6 @@ import tempfile
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Iterator, Sequence
 
@@ -27,7 +26,8 @@ TIMEOUTS = {"cpu": 120.0, "gpu": 300.0}
 # Else JAX takes most of the memory; and on a GPU Triton compiles, whatever the shell says.
 GPU_ENVIRONMENT = (("XLA_PYTHON_CLIENT_PREALLOCATE", "false"), ("TRITON_INTERPRET", "0"))
 
-AT_ONCE = min(8, os.cpu_count() or 1)
+AT_ONCE = min(8, os.cpu_count() or 1)  # cases that run beside each other, where memory is no question
+CASES_EACH = 4  # fewer are not worth another process, which takes seconds to import the frameworks
 
 _STARTING = threading.Lock()  # a process inherits the environment, which is one for all threads
 
@@ -167,28 +167,24 @@ class Workers:
         return rows
 
 
-def run_cases(gpu: Gpu | None, cases: Sequence[Sequence[Task]], at_once: int) -> Iterator[list[dict]]:
-    """The rows of each case's tasks, in the order of the cases; so many cases run at once, each in one process."""
-    if not cases:
-        return
-    with ExitStack() as stack:
-        all_workers = [stack.enter_context(Workers(gpu)) for _ in range(min(at_once, len(cases)))]
-        idle, stopped = queue.SimpleQueue(), threading.Event()
-        for workers in all_workers:
+def run_cases(team: Sequence[Workers], cases: Sequence[Sequence[Task]]) -> Iterator[list[dict]]:
+    """The rows of each case's tasks, in the order of the cases; as many cases run at once as the team has members."""
+    idle, stopped = queue.SimpleQueue(), threading.Event()
+    for workers in team:
+        idle.put(workers)
+
+    def run(tasks: Sequence[Task]) -> list[dict]:
+        workers = idle.get()
+        try:
+            return [row for task in tasks if not stopped.is_set() for row in workers.run(task)]
+        finally:
             idle.put(workers)
 
-        def run(tasks: Sequence[Task]) -> list[dict]:
-            workers = idle.get()
-            try:
-                return [row for task in tasks if not stopped.is_set() for row in workers.run(task)]
-            finally:
-                idle.put(workers)
-
-        with ThreadPoolExecutor(len(all_workers)) as pool:
-            try:
-                yield from pool.map(run, cases)
-            except BaseException:
-                stopped.set()
-                for workers in all_workers:
-                    workers.kill()  # else the rows they are at would be waited for
-                raise
+    with ThreadPoolExecutor(len(team)) as pool:
+        try:
+            yield from pool.map(run, cases)
+        except BaseException:
+            stopped.set()
+            for workers in team:
+                workers.kill()  # else the rows they are at would be waited for
+            raise

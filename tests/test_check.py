@@ -385,7 +385,8 @@ def test_a_compiler_s_error_is_what_is_told():
 
 def test_cases_run_at_once_come_in_their_order():
     tasks = [[Task("torch", CASES[f"vector_add-{dtype}-1025"])] for dtype in ("bfloat16", "float32", "float16")]
-    rows = [row for own in run_cases(None, tasks, 2) for row in own]
+    with Workers(None) as first, Workers(None) as second:
+        rows = [row for own in run_cases([first, second], tasks) for row in own]
     assert [(row["dtype"], row["verdict"]) for row in rows] == [
         ("bfloat16", "pass"), ("float32", "pass"), ("float16", "pass"),
     ]  # fmt: skip

@@ -166,12 +166,17 @@ def test_misaligned_views(implementation, dtype, offset):
     ],
 )
 def test_cuda_wide_rows(rows, cols, dtype, pytestconfig):
-    """What wide rows take, at sizes that a machine without a GPU manages; one row is minus infinity but for its end."""
+    """What wide rows take, at sizes that a machine without a GPU manages."""
+    check_wide_rows("cuda", rows, cols, dtype, pytestconfig)
+
+
+def check_wide_rows(name, rows, cols, dtype, pytestconfig):
+    """The best variant against the reference; one row is minus infinity but for its end."""
     from crosscheck.compare import judge
     from reference.contract import scalar
     from reference.softmax import expect
 
-    backend, tier = backends.find("cuda"), pytestconfig.tier
+    backend, tier = backends.find(name), pytestconfig.tier
     if reason := backend.unavailable(tier):
         pytest.skip(reason)
     arrays = KINDS[backend.kind(tier)](tier)
@@ -231,15 +236,4 @@ def test_cuda_past_a_cluster():
     ],
 )
 def test_triton_wide_rows(rows, cols, dtype, pytestconfig):
-    """What wide rows take; one row is minus infinity but for its end."""
-    from crosscheck.compare import judge
-    from reference.softmax import expect
-
-    backend, tier = backends.find("triton"), pytestconfig.tier
-    if reason := backend.unavailable(tier):
-        pytest.skip(reason)
-    arrays = KINDS[backend.kind(tier)](tier)
-    x = np.random.default_rng(cols).standard_normal((rows, cols)).astype(dtype)
-    x[1, :-1] = -np.inf
-    function = backend.function("softmax", backend.best("softmax", dtype, pytestconfig.gpu), tier)
-    assert judge(arrays.get(function(arrays.put(x))), expect(x)["out"]).error_over_bound <= 1
+    check_wide_rows("triton", rows, cols, dtype, pytestconfig)
