@@ -14,7 +14,7 @@ from bench.health import Monitor, summary
 from bench.results import FIELDS
 from bench.work import Hardware, hardware, work
 from crosscheck import backends, compiling
-from crosscheck.cases import CASES, Case
+from crosscheck.cases import Case
 from crosscheck.command import track
 from crosscheck.machine import Gpu
 from crosscheck.runner import Runner, Task, brief
@@ -240,16 +240,11 @@ class Bench:
         mine = [r for r in records if r["role"] == "implementation" and r["device_us"] is not None]
         if arch is None or not mine:
             return []
-        of = lambda name: list(dict.fromkeys(record[name] for record in mine))
-        rows = compiling.check(of("operator"), of("backend"), of("dtype"), (arch,), of("variant"))
+        rows = compiling.check([compiling.Ask(r["backend"], r["case"], arch, (r["variant"],)) for r in mine])
         for record in mine:
-            same = ("operator", "backend", "variant")
-            own = [
-                row for row in rows
-                if row["registers"] is not None
-                and all(row[name] == record[name] for name in same)
-                and CASES[row["case"]].dtype == record["dtype"]
-            ]  # fmt: skip
+            same = ("backend", "case", "variant")
+            of_record = [row for row in rows if all(row[name] == record[name] for name in same)]
+            own = [row for row in of_record if row["registers"] is not None]
             if own:
                 record["registers"] = max(row["registers"] for row in own)
                 record["spill_bytes"] = max(row["spill_bytes"] for row in own)

@@ -301,13 +301,14 @@ def compile_job(options: argparse.Namespace) -> Callable[[], int]:
 
 
 def check_compile(options: argparse.Namespace, environment: dict) -> int:
-    rows = compiling.check(
+    asked = compiling.of_representatives(
         options.op or [op for op in OPERATORS if backends.implemented(op)],
         options.backend or backends.IMPLEMENTATIONS,
         options.dtype or DTYPES,
         options.arch or ("sm_90a",),
         options.variant,
     )
+    rows = compiling.check(asked)
     if not rows:
         raise report.Unusable(
             "--op, --backend, --variant and --dtype leave no kernel together; accepted: some that is implemented"

@@ -392,32 +392,39 @@ def _prepare(scratch: str) -> None:
     }
 
 
-def _share(task: tuple[str, str, str, str, Sequence[str] | None]) -> list[dict]:
-    """The rows of a backend's variants (all, or those named) for an operator's dtype on an architecture."""
-    operator, backend, dtype, arch, names = task
-    case = representative(operator, dtype)
-    row = new_row(operator, backend, None, case.id, arch) | {"verdict": "not run"}
-    missing = [p for p in PACKAGES[backend] if importlib.util.find_spec(p) is None]
+class Ask(NamedTuple):
+    """Kernels to compile: a backend's variants (by default all) for a case on an architecture of ARCHS."""
+
+    backend: str
+    case: str
+    arch: str
+    variants: Sequence[str] | None = None
+
+
+def _share(ask: Ask) -> list[dict]:
+    case = CASES[ask.case]
+    row = new_row(case.operator, ask.backend, None, case.id, ask.arch) | {"verdict": "not run"}
+    missing = [p for p in PACKAGES[ask.backend] if importlib.util.find_spec(p) is None]
     if missing:
         return [row | {"reason": f"{' and '.join(missing)} not installed"}]
     try:
-        module = backends.BACKENDS[backend].module(operator)
+        module = backends.BACKENDS[ask.backend].module(case.operator)
     except Exception as error:
         return [row | {"verdict": "fail", "reason": brief(error)}]
-    variants = [v for v in module.VARIANTS[operator] if names is None or v.name in names]
-    return [r for variant in variants for r in run(Job(backend, case, variant, arch))]
+    variants = [v for v in module.VARIANTS[case.operator] if ask.variants is None or v.name in ask.variants]
+    return [r for variant in variants for r in run(Job(ask.backend, case, variant, ask.arch))]
 
 
-def check(
+def of_representatives(
     operators: Sequence[str],
     chosen: Sequence[str],
     dtypes: Sequence[str],
     archs: Sequence[str],
-    names: Sequence[str] | None = None,
-) -> list[dict]:
-    """The rows of the report, in the order of the arguments. names: of variants, by default all."""
-    tasks = [
-        (operator, backend, dtype, arch, names)
+    variants: Sequence[str] | None = None,
+) -> list[Ask]:
+    """What to compile of backends for the representative case of every operator and dtype."""
+    return [
+        Ask(backend, representative(operator, dtype).id, arch, variants)
         for operator in operators
         for backend in chosen
         if backends.BACKENDS[backend].has(operator)
@@ -425,10 +432,14 @@ def check(
         if dtype in dtypes
         for arch in archs
     ]
-    at_once = min(len(tasks) or 1, os.cpu_count() or 1)
+
+
+def check(asked: Sequence[Ask]) -> list[dict]:
+    """The rows of the report, in the order of what is asked."""
+    at_once = min(len(asked) or 1, os.cpu_count() or 1)
     spawn = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as scratch, spawn.Pool(at_once, _prepare, (scratch,)) as pool:
-        return [row for rows in pool.map(_share, tasks, chunksize=max(1, len(archs))) for row in rows]
+        return [row for rows in pool.map(_share, asked, chunksize=1) for row in rows]
 
 
 def table(rows: Sequence[dict]) -> str:

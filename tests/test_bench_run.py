@@ -13,7 +13,7 @@ from bench.health import Sample, summary
 from bench.results import FIELDS
 from bench.run import COPY, Bench, _Entry
 from bench.work import Hardware
-from crosscheck import backends
+from crosscheck import backends, compiling
 from crosscheck.cases import CASES
 from crosscheck.runner import Task
 
@@ -388,3 +388,25 @@ def test_data_in_the_l2_cache_is_impossible(here, monkeypatch):
     monkeypatch.setattr(here, "clock", DeviceClock(64))
     record = measured(here, monkeypatch, lambda x, y: x + y, "vector_add-float32-1048576")
     assert "impossible" in record["flags"]
+
+
+def test_compile_figures_are_of_the_record_s_own_case(bench):
+    pytest.importorskip("cuda.bindings.nvrtc")
+    sizes = ("softmax-bfloat16-32768x1024", "softmax-bfloat16-4096x32768")
+    own = {"operator": "softmax", "variant": "5_persistent", "dtype": "bfloat16", "device_us": 40.0}
+    cuda, torch = (
+        {**own, "backend": b, "role": role} for b, role in (("cuda", "implementation"), ("torch", "baseline"))
+    )
+    records = [new_record(**which, case=case) for which in (cuda, torch) for case in sizes]
+    bench.gpu = SimpleNamespace(arch="sm_90")
+    assert bench.add_compiled(records) == []
+    narrow, wide, *baselines = records
+    assert 0 <= narrow["shared_bytes"] < wide["shared_bytes"], "each width has its own configuration"
+    assert all(record["registers"] is None for record in baselines)
+
+
+def test_a_kernel_without_figures_is_named(bench, monkeypatch):
+    row = compiling.new_row("vector_add", "cuda", "vector_add", CASE.id, "sm_90a")
+    monkeypatch.setattr(compiling, "check", lambda asked: [row | {"verdict": "fail", "reason": "ptxas was not found"}])
+    bench.gpu = SimpleNamespace(arch="sm_90")
+    assert bench.add_compiled([new_record(device_us=40.0)]) == [f"cuda {CASE.id}: ptxas was not found"]

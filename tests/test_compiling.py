@@ -21,8 +21,8 @@ FLOAT16 = Variant("half", "", ("float16",), ("sm_90a",))
 def rows():
     """Hopper, for which kernels are tuned, and one dtype of the oldest and the newest architecture."""
     operators = [op for op in OPERATORS if backends.implemented(op)]
-    compiled = functools.partial(compiling.check, operators, backends.IMPLEMENTATIONS)
-    return compiled(["float32", "bfloat16"], ["sm_90a"]) + compiled(["bfloat16"], ["sm_80", "sm_100"])
+    of = functools.partial(compiling.of_representatives, operators, backends.IMPLEMENTATIONS)
+    return compiling.check(of(["float32", "bfloat16"], ["sm_90a"]) + of(["bfloat16"], ["sm_80", "sm_100"]))
 
 
 def test_every_kernel_compiles_and_is_what_it_promises(rows):
@@ -148,7 +148,7 @@ def test_a_kernel_that_does_not_compile_fails_alone(monkeypatch):
 
 def test_no_nvrtc(monkeypatch):
     monkeypatch.setattr(compiling.importlib.util, "find_spec", lambda name: None)
-    (row,) = compiling._share(("vector_add", "cuda", "float32", "sm_90a", None))
+    (row,) = compiling._share(compiling.Ask("cuda", representative("vector_add", "float32").id, "sm_90a"))
     assert (row["verdict"], row["reason"]) == ("not run", "cuda.bindings not installed")
 
 
