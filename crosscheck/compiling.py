@@ -122,6 +122,7 @@ def compile_triton(job: Job) -> list[Kernel]:
     import torch
     import triton
     from triton.backends.compiler import GPUTarget
+    from triton.backends.nvidia.compiler import get_ptxas  # torch.compile sets Triton on another one than its own
     from triton.runtime.jit import JITFunction
     from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -162,7 +163,7 @@ def compile_triton(job: Job) -> list[Kernel]:
         start = time.perf_counter()
         built = triton.compile(source, target=target, options=options)
         seconds = time.perf_counter() - start
-        log = ptxas(built.asm["ptx"], job, Path(triton.__file__).parent / "backends" / "nvidia" / "bin")
+        log = ptxas(built.asm["ptx"], get_ptxas(target.arch).path)
         kernels.append(Kernel(built.asm["cubin"], log, 32 * built.metadata.num_warps, built.metadata.shared, seconds))
 
     operator = OPERATORS[job.case.operator]
@@ -225,7 +226,7 @@ def compile_pallas(job: Job) -> list[Kernel]:
     for ptx, resources in texts:
         with tempfile.TemporaryDirectory() as scratch:
             image = Path(scratch) / "kernel.cubin"
-            log = ptxas(ptx, job, None, image)
+            log = ptxas(ptx, tool("ptxas"), image)
             threads = math.prod(int(n) for n in re.search(r"\.(?:reqntid|maxntid) ([\d, ]+)", ptx)[1].split(","))
             shared = int(re.search(r"smem_scratch_bytes=(\d+)", resources)[1])
             kernels.append(Kernel(image.read_bytes(), log, threads, shared, seconds))
@@ -265,19 +266,18 @@ def tool(name: str) -> str:
     raise Unsupported(f"{name} was found neither on PATH nor in the packages nvidia-cuda-nvcc and triton")
 
 
-def ptxas(ptx: str, job: Job, directory: Path | None = None, image: Path | None = None) -> str:
-    """ptxas' words on a PTX text, and its cubin at ``image``; directory: where the ptxas is that compiled it."""
+def ptxas(ptx: str, program: str, image: Path | None = None) -> str:
+    """What the ptxas at the path ``program`` says of a PTX text, and its cubin at ``image``."""
     version = re.search(r"\.target (\w+)", ptx)[1]
-    name = "ptxas-blackwell" if directory and int(job.device[3:]) >= 100 else "ptxas"
     with tempfile.TemporaryDirectory() as scratch:
         source = Path(scratch) / "kernel.ptx"
         source.write_text(ptx)
-        command = [str(directory / name) if directory else tool("ptxas"), "-v", f"-arch={version}", str(source)]
+        command = [program, "-v", f"-arch={version}", str(source)]
         done = subprocess.run(
             [*command, "-o", str(image or Path(scratch) / "kernel.cubin")], capture_output=True, text=True
         )
         if done.returncode:
-            raise RuntimeError(f"ptxas: {done.stderr.strip().splitlines()[-1]}")
+            raise RuntimeError(f"ptxas: {done.stderr.strip().splitlines()[0]}")
         return done.stderr
 
 

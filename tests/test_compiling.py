@@ -74,6 +74,25 @@ print(compiling.inspect(kernel, "sm_90"))
     assert (figures["registers"], figures["spill_bytes"], figures["stack_bytes"]) == (registers, spills, stack)
 
 
+def test_the_ptxas_that_triton_is_told_to_use_is_asked(tmp_path):
+    """torch.compile tells it so, and the PTX is then for that one's version."""
+    if any(not backends.importlib.util.find_spec(p) for p in compiling.PACKAGES["triton"]):
+        pytest.skip("triton is not installed")
+    told = tmp_path / "ptxas"
+    told.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\nexec {compiling.tool("ptxas")} "$@"\n')
+    told.chmod(0o755)
+    code = """
+from crosscheck import backends, compiling
+variant = backends.BACKENDS["triton"].module("vector_add").VARIANTS["vector_add"][0]
+compiling.compile_triton(compiling.Job("triton", compiling.representative("vector_add", "float32"), variant, "sm_90a"))
+"""
+    told_so = {"TRITON_INTERPRET": "0", "TRITON_PTXAS_PATH": str(told), "TRITON_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | told_so)
+    assert done.returncode == 0, done.stderr
+    *_, last = (tmp_path / "calls").read_text().splitlines()
+    assert last.startswith("-v -arch=sm_90a")
+
+
 def test_registers_are_those_on_the_device(pytestconfig):
     """On a GPU: what CUDA says of the loaded kernel."""
     if pytestconfig.tier != "gpu":
