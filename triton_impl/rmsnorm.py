@@ -403,8 +403,8 @@ def _shared_backward(
             # --- dx
             g, normed = dy_before.to(tl.float32), x_before.to(tl.float32) * rstd_before
             out = rstd_before * (g * weight - normed * mean)
-            # TMA writes no row of -1.
-            dx.store([tl.where(before >= start, before, -1), share * LINES, 0], out.to(dx.dtype))
+            # TMA writes no row past the end; one of -1 is an illegal instruction.
+            dx.store([tl.where(before >= start, before, rows), share * LINES, 0], out.to(dx.dtype))
 
             # --- dweight
             sums += g * normed
