@@ -100,6 +100,8 @@ def tile_of(cols: int, vector: int, itemsize: int, arrays: int) -> Tile | None:
     values = min(64 // itemsize, 16 * vector)  # single 16-bit elements fill registers as float32 does
     if cols * arrays * itemsize <= STRAIGHT:
         return spread(cols, vector, values, block=128)
+    if cols * arrays * itemsize <= 2 * STRAIGHT and vector * itemsize == 16:  # two rows a multiprocessor, in registers
+        return spread(cols, vector, 2 * values)
     tiles = [spread(cols, vector, values, cluster=cluster) for cluster in (1, 2, 4, MOST_CLUSTER)]
     tiles = [tile for tile in tiles if tile.block <= MOST_THREADS]
     for tile in tiles:

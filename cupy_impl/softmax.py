@@ -68,6 +68,8 @@ def tile_of(cols: int, vector: int, itemsize: int) -> Tile:
     """Rung 5's tile."""
     if cols * itemsize <= STRAIGHT:
         return spread(cols, vector, min(64 // itemsize, 16 * vector), block=128)
+    if cols * itemsize <= 2 * STRAIGHT and vector * itemsize == 16:  # two rows a multiprocessor, in its registers
+        return spread(cols, vector, 128 // itemsize)
     cluster, size = 1, 4 if vector == 1 else itemsize  # single 16-bit elements fill registers as float32 does
     while cluster < MOST_CLUSTER and ceil_div(cols, cluster) * size > STAGE_BYTES:
         cluster *= 2

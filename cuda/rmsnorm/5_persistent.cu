@@ -2,10 +2,10 @@
 //
 // contract  reference/rmsnorm.py, forward
 // mapping   TEAM threads of each of CLUSTER blocks own a row, a thread VECTORS vectors of it in registers, the vectors of
-//           a warp side by side; a block has TEAMS such teams. Short rows: a grid of all rows, loads straight into
-//           registers (STAGES 0). Wide rows: a grid of what is resident takes rows in turn, STAGES of them in shared
-//           memory, on their way there or on their way out, the weight in registers. Each warp copies its own part, so
-//           that copies need no barrier
+//           a warp side by side; a block has TEAMS such teams. Rows of up to 64 KiB, the residual's counted: a
+//           grid of all rows, loads straight into registers (STAGES 0). Wider rows: a grid of what is resident takes rows
+//           in turn, STAGES of them in shared memory, on their way there or on their way out, the weight in registers.
+//           Each warp copies its own part, so that copies need no barrier
 // traffic   rows x cols elements read, as many written; twice that with a residual
 // limits    GPUs from sm_90; rows of up to 8 blocks' 1024 threads' 64 bytes, or 16 elements where they load one by one; wider
 //           ones take rung 3
@@ -19,12 +19,15 @@
 #include "async_copy.cuh"
 #include "bulk_store.cuh"
 #include "cluster.cuh"
+#include "forget.cuh"
 #include "reduce.cuh"
 #include "vector.cuh"
 
 constexpr int BLOCK = TEAM * TEAMS;
 constexpr int PLACES = STAGES > 0 ? STAGES : 1;
 constexpr int LANES = TEAM < 32 ? TEAM : 32;
+// No registers for the weight beside a row.
+constexpr bool TIGHT = STAGES == 0 && VECTORS * VECTOR * (sizeof(SCALAR) + sizeof(WEIGHT)) > 192;
 constexpr bool BULK = STAGES > 0 && VECTOR * sizeof(SCALAR) == 16;
 static_assert(STAGES == 0 || (STAGES > 1 && TEAMS == 1 && TEAM % 32 == 0), "one place to compute in, others to copy to");
 constexpr int RESIDENT = RESIDUAL ? 640 : 1024;  // threads of a multiprocessor, which share its registers
@@ -70,7 +73,9 @@ void rmsnorm(const SCALAR* __restrict__ x, const WEIGHT* __restrict__ weight, co
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
         const int at = run + i * LANES + lane;
-        w[i] = at < vectors ? reinterpret_cast<const Weights*>(weight)[at] : Weights();
+        if (!TIGHT) {
+            w[i] = at < vectors ? reinterpret_cast<const Weights*>(weight)[at] : Weights();
+        }
     }
     cluster_sync();
 
@@ -147,6 +152,10 @@ void rmsnorm(const SCALAR* __restrict__ x, const WEIGHT* __restrict__ weight, co
         for (int i = 0; i < VECTORS; ++i) {
             const int at = run + i * LANES + lane;
             if (row < rows && at < vectors) {
+                if (TIGHT) {
+                    forget(v[i]);
+                    w[i] = reinterpret_cast<const Weights*>(weight)[at];
+                }
                 // Read again: to keep it takes registers that there are not.
                 Vector<float, VECTOR> value = widen(STAGES > 0 ? *place(turn % PLACES, 0, i) : v[i]);
                 const Vector<float, VECTOR> factor = widen(w[i]);

@@ -2,9 +2,10 @@
 //
 // contract  reference/softmax.py
 // mapping   TEAM threads of each of CLUSTER blocks own a row, a thread VECTORS vectors of it in registers, the vectors of
-//           a warp side by side; a block has TEAMS such teams. Short rows: a grid of all rows, loads straight into
-//           registers (STAGES 0). Wide rows: a grid of what is resident takes rows in turn, STAGES of them in shared
-//           memory, on their way there or on their way out. Each warp copies its own part, so that copies need no barrier
+//           a warp side by side; a block has TEAMS such teams. Rows of up to 64 KiB: a grid of all rows, loads
+//           straight into registers (STAGES 0), from 32 KiB on as they lie in memory, exponentials computed twice. Wider
+//           rows: a grid of what is resident takes rows in turn, STAGES of them in shared memory, on their way there or on
+//           their way out. Each warp copies its own part, so that copies need no barrier
 // traffic   rows x cols elements read, as many written
 // limits    GPUs from sm_90; rows of up to 8 blocks' 1024 threads' 32 elements, wider ones take rung 3
 //
@@ -17,12 +18,14 @@
 #include "bulk_store.cuh"
 #include "cluster.cuh"
 #include "exponential.cuh"
+#include "forget.cuh"
 #include "reduce.cuh"
 #include "vector.cuh"
 
 constexpr int BLOCK = TEAM * TEAMS;
 constexpr int PLACES = STAGES > 0 ? STAGES : 1;
 constexpr int LANES = TEAM < 32 ? TEAM : 32;
+constexpr bool TIGHT = STAGES == 0 && VECTORS * VECTOR > 32;  // in float32 a row does not fit into the registers
 constexpr bool BULK = STAGES > 0 && VECTOR * sizeof(SCALAR) == 16;
 static_assert(STAGES == 0 || (STAGES > 1 && TEAMS == 1 && TEAM % 32 == 0), "one place to compute in, others to copy to");
 
@@ -74,7 +77,7 @@ void softmax(const SCALAR* __restrict__ x, SCALAR* __restrict__ out, long long r
         // --- load the row
         const Vec* from = reinterpret_cast<const Vec*>(x + row * cols);  // (cols / VECTOR,)
         Vec* to = reinterpret_cast<Vec*>(out + row * cols);              // (cols / VECTOR,)
-        Vector<float, VECTOR> e[VECTORS];  // (VECTORS, VECTOR)
+        Vec v[VECTORS];  // (VECTORS, VECTOR)
         if constexpr (STAGES > 0) {
             async_copy_wait<STAGES - 2>();
         }
@@ -82,20 +85,20 @@ void softmax(const SCALAR* __restrict__ x, SCALAR* __restrict__ out, long long r
         for (int i = 0; i < VECTORS; ++i) {
             const int at = run + i * LANES + lane;
             const bool inside = row < rows && at < vectors;
-            Vec v = filled<SCALAR, VECTOR>(Max::neutral());
+            v[i] = filled<SCALAR, VECTOR>(Max::neutral());
             if (inside) {
-                v = STAGES > 0 ? *place(turn % PLACES, i) : from[at];
+                v[i] = STAGES > 0 ? *place(turn % PLACES, i) : from[at];
             }
-            e[i] = widen(v);
         }
 
         // --- maximum of the row
         float m = Max::neutral();
 #pragma unroll
         for (int i = 0; i < VECTORS; ++i) {
+            const Vector<float, VECTOR> value = widen(v[i]);
 #pragma unroll
             for (int j = 0; j < VECTOR; ++j) {
-                m = fmaxf(m, e[i].values[j]);
+                m = fmaxf(m, value.values[j]);
             }
         }
         m = team_reduce<TEAM>(m, Max(), maxima);
@@ -107,14 +110,27 @@ void softmax(const SCALAR* __restrict__ x, SCALAR* __restrict__ out, long long r
         }
 
         // --- exponentials and their sum
+        const auto exponentials = [&](const Vec& packed) {
+            Vector<float, VECTOR> value = widen(packed);
+#pragma unroll
+            for (int j = 0; j < VECTOR; ++j) {
+                value.values[j] = exponential(value.values[j] - finite(m));
+            }
+            return value;
+        };
+        Vector<float, VECTOR> e[TIGHT ? 1 : VECTORS];  // (VECTORS, VECTOR), or a vector at a time, twice
         float l = 0.0f;
 #pragma unroll
         for (int i = 0; i < VECTORS; ++i) {
+            if (TIGHT) {
+                forget(v[i]);
+            }
+            Vector<float, VECTOR>& terms = e[TIGHT ? 0 : i];
+            terms = exponentials(v[i]);
             float part = 0.0f;
 #pragma unroll
             for (int j = 0; j < VECTOR; ++j) {
-                e[i].values[j] = exponential(e[i].values[j] - finite(m));
-                part += e[i].values[j];
+                part += terms.values[j];
             }
             l += part;
         }
@@ -127,11 +143,16 @@ void softmax(const SCALAR* __restrict__ x, SCALAR* __restrict__ out, long long r
         for (int i = 0; i < VECTORS; ++i) {
             const int at = run + i * LANES + lane;
             if (row < rows && at < vectors) {
+                Vector<float, VECTOR>& terms = e[TIGHT ? 0 : i];
+                if (TIGHT) {
+                    forget(v[i]);
+                    terms = exponentials(v[i]);
+                }
 #pragma unroll
                 for (int j = 0; j < VECTOR; ++j) {
-                    e[i].values[j] *= scale;
+                    terms.values[j] *= scale;
                 }
-                *(BULK ? place(turn % PLACES, i) : to + at) = narrow<SCALAR>(e[i]);
+                *(BULK ? place(turn % PLACES, i) : to + at) = narrow<SCALAR>(terms);
             }
         }
         if constexpr (BULK) {
