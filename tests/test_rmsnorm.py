@@ -266,6 +266,7 @@ def test_dweight_has_the_same_bits_twice(name, pytestconfig):
     "rows, cols, dtype, weight_dtype, residual",
     [
         (19, 17000, "bfloat16", "bfloat16", True),  # prefetch: three rows of a block
+        (3, 17000, "bfloat16", "bfloat16", False),  # in registers, the weight read when it is needed
         (19, 17001, "float16", "float32", True),  # one element at a time
         (19, 40000, "float32", "float32", False),  # clusters
         (2, 270000, "float16", "float16", False),  # past a cluster

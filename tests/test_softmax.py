@@ -158,9 +158,9 @@ def test_misaligned_views(implementation, dtype, offset):
 @pytest.mark.parametrize(
     "rows, cols, dtype",
     [
-        (19, 17000, "bfloat16"),  # prefetch: three rows of a block
+        (3, 17000, "bfloat16"),  # in registers as it lies in memory
         (19, 17001, "float16"),  # one element at a time
-        (19, 40000, "bfloat16"),  # a cluster of two
+        (19, 40000, "bfloat16"),  # prefetch: three rows of a cluster of two
         (3, 131072, "float32"),  # a cluster of eight
         (2, 270001, "float16"),  # the online form
     ],
@@ -191,7 +191,8 @@ def check_wide_rows(name, rows, cols, dtype, pytestconfig):
     [
         (1024, "bfloat16", 1, 0),
         (16384, "bfloat16", 1, 0),
-        (32768, "bfloat16", 1, 3),
+        (32768, "bfloat16", 1, 0),
+        (40000, "bfloat16", 2, 3),
         (32768, "float32", 2, 3),
         (50257, "bfloat16", 4, 3),
         (131072, "bfloat16", 4, 3),

@@ -97,12 +97,15 @@ def resident_backward_tiles(cols: int, itemsize: int) -> Tiles | None:
 
 @functools.cache
 def shared_backward_tiles(cols: int, itemsize: int) -> Tiles | None:
-    """By the width: 16 KiB of a row a program, of dy and x three on their way in. None where resident takes a row."""
+    """By the width: 4 KiB of a row a program, of dy and x three on their way in. None where resident takes a row.
+
+    Many small programs: while one waits for the others' dots, three more have their multiprocessor.
+    """
     if triton.next_power_of_2(cols) <= 8192:
         return None
     if tensors.INTERPRETED:  # one program after the other: none may wait for another one
         return Tiles(triton.next_power_of_2(cols), rows=1, warps=16, programs=1)
-    return Tiles(16384 // itemsize, rows=1, warps=16, stages=4, programs=1)
+    return Tiles(4096 // itemsize, rows=1, warps=4, stages=4, programs=4)
 
 
 @functools.cache
