@@ -112,16 +112,28 @@ def tile_of(cols: int, vector: int, itemsize: int, arrays: int) -> Tile | None:
 
 
 def backward_tile(x: ArrayInfo, weight: ArrayInfo, *others: ArrayInfo) -> Tile | None:
-    """The tile of the backward rungs 2 and 3, None for rows too wide for them; a thread has two 16-byte vectors of a
-    row, the weight and the sums of their columns."""
+    """The tile of the backward rungs 2 and 3, None for rows too wide for them.
+
+    A thread has two 16-byte vectors of a row, the weight and the sums of their columns; of a wide row up to eight, and
+    stages are slots of one vector then.
+    """
     cols, itemsize = x.shape[1], scalar(x.dtype).itemsize
     vector = vector_width(cols, x, weight, *others)
+    if is_wide(x, vector):
+        tile = spread(cols, vector, 128 // itemsize)
+        return replace(tile, stages=min(2 * tile.vectors, shared_bytes(1) // (tile.block * 32)))
     for cluster in (1, 2, 4, MOST_CLUSTER):
         tile = spread(cols, vector, 32 // itemsize, block=128, cluster=cluster)
         if tile.block <= MOST_THREADS and (cluster == 1 or tile.teams == 1):
             budget = shared_bytes(_blocks(tile)) - _totals_bytes(tile)
             return replace(tile, stages=min(4, budget // (tile.held * 2 * itemsize)))
     return None
+
+
+def is_wide(x: ArrayInfo, vector: int) -> bool:
+    """Whether a block takes whole rows of x, one and a half of which it has in shared memory."""
+    size = x.shape[1] * scalar(x.dtype).itemsize
+    return vector * scalar(x.dtype).itemsize == 16 and 32 * 1024 < size <= 64 * 1024
 
 
 def _blocks(tile: Tile) -> int:
@@ -166,8 +178,10 @@ def plan_backward(
         )
     clusters = min(ceil_div(rows, tile.teams), _blocks(tile) * resident(tile.cluster, multiprocessors))
     count = clusters * ceil_div(ceil_div(rows, clusters * tile.teams), CHAIN)
-    shared = tile.stages * tile.held * 2 * scalar(x.dtype).itemsize + _totals_bytes(tile)
-    defines = *tile.defines, ("BLOCKS", str(_blocks(tile)))
+    wide = is_wide(x, tile.vector)
+    stage = tile.block * tile.vector if wide else tile.held
+    shared = tile.stages * stage * 2 * scalar(x.dtype).itemsize + _totals_bytes(tile)
+    defines = *tile.defines, ("BLOCKS", str(_blocks(tile))), ("WIDE", str(int(wide)))
     more = {"shared_bytes": shared, "cluster": tile.cluster, "workspace": _partials(count, cols)}
     shape = "rmsnorm_backward", clusters * tile.cluster, tile.block
     if variant.name == "backward_3_cooperative" and tile.cluster == 1:

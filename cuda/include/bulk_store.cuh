@@ -21,11 +21,12 @@ __device__ inline void bulk_store(Vec* global, const Vec* shared, int count)
     }
 }
 
-// Waits until this warp's bulk stores have read shared memory, which may be written again then.
+// Waits until all but the last PENDING of this warp's bulk stores have read shared memory, which may be written again then.
+template <int PENDING = 0>
 __device__ inline void bulk_store_wait()
 {
     if (threadIdx.x % 32 == 0) {
-        asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+        asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
     }
     __syncwarp();
 }

@@ -3,8 +3,10 @@
 from crosscheck.faults import Fault
 
 CUDA_ROWS = "cuda/include/rmsnorm_backward.cuh"
+CUDA_WIDE_ROWS = "cuda/include/rmsnorm_backward_wide.cuh"
 CUDA_COOPERATIVE = "cuda/rmsnorm/backward_3_cooperative.cu"
 CUDA_TAILS = ("rmsnorm_backward-float32-3x1025", "rmsnorm_backward-float32-9x257-one_sided")
+CUDA_WIDE = ("rmsnorm_backward-float32-133x11008", "rmsnorm_backward-float16-133x32768")
 CUDA_MANY = ("rmsnorm_backward-float32-18x2049-constant", "rmsnorm_backward-float32-3x1025")
 TRITON_ROWS = ("rmsnorm_backward-float32-9x257-one_sided", "rmsnorm_backward-float32-3x1025")
 TRITON_WIDE = ("rmsnorm_backward-float32-3x50257",)
@@ -18,6 +20,24 @@ FAULTS = (
         "            if (row < rows) {",
         ("guard bands", "bound"),
         CUDA_TAILS,
+    ),
+    Fault(
+        "cuda",
+        "a slot filled again before its row has left",
+        CUDA_WIDE_ROWS,
+        "            bulk_store_wait<1>();  // the vector before this one has left its place\n",
+        "",
+        ("bound",),
+        CUDA_WIDE,
+    ),
+    Fault(
+        "cuda",
+        "wide dweight missing its last block",
+        CUDA_WIDE_ROWS,
+        "turn == turns - 1",
+        "turn == turns",
+        ("bound", "unwritten elements"),
+        CUDA_WIDE,
     ),
     Fault(
         "cuda",

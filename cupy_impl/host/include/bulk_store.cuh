@@ -10,7 +10,8 @@ void bulk_store(Vec* global, const Vec* shared, int count)
     }
 }
 
-inline void bulk_store_wait()
+template <int = 0>
+void bulk_store_wait()
 {
     __syncwarp();  // what other lanes write too early goes too
     if (threadIdx.x % 32 == 0) {
