@@ -20,6 +20,7 @@
 #include "bulk_store.cuh"
 #include "cluster.cuh"
 #include "reduce.cuh"
+#include "rmsnorm_gradients.cuh"
 #include "vector.cuh"
 
 constexpr int BLOCK = TEAM * TEAMS;
@@ -73,21 +74,13 @@ __device__ inline void backward_rows(const SCALAR* __restrict__ dy, const SCALAR
     }
     cluster_sync();
 
-    // --- mean of g x: of g and x rstd, which is of moderate size; times cols, of this block's columns
+    // --- mean of g x: times cols, of this block's columns
     const auto dot_of = [&](long long row, float scale, int turn) {
         float dot = 0.0f;
 #pragma unroll
         for (int i = 0; i < VECTORS; ++i) {
             if (row < rows && run + i * LANES + lane < vectors) {
-                const Vector<float, VECTOR> up = widen(*place(turn, 0, i));
-                const Vector<float, VECTOR> v = widen(*place(turn, 1, i));
-                const Vector<float, VECTOR> factor = widen(w[i]);
-                float part = 0.0f;
-#pragma unroll
-                for (int j = 0; j < VECTOR; ++j) {
-                    part += up.values[j] * factor.values[j] * (v.values[j] * scale);
-                }
-                dot += part;
+                dot += mean_part(*place(turn, 0, i), *place(turn, 1, i), w[i], scale);
             }
         }
         return team_reduce<TEAM>(dot, Sum(), dots[turn % 2]);
@@ -118,18 +111,9 @@ __device__ inline void backward_rows(const SCALAR* __restrict__ dy, const SCALAR
         for (int i = 0; i < VECTORS; ++i) {
             const int at = run + i * LANES + lane;
             if (row < rows && at < vectors) {
-                const Vector<float, VECTOR> up = widen(*place(turn, 0, i));
-                const Vector<float, VECTOR> factor = widen(w[i]);
-                Vector<float, VECTOR> v = widen(*place(turn, 1, i));
-#pragma unroll
-                for (int j = 0; j < VECTOR; ++j) {
-                    const float normed = v.values[j] * scale;
-                    // --- dx
-                    v.values[j] = scale * (up.values[j] * factor.values[j] - normed * mean);
-                    // --- dweight
-                    sums[i].values[j] += up.values[j] * normed;
-                }
-                *(BULK ? place(turn, 1, i) : reinterpret_cast<Vec*>(dx + row * cols) + at) = narrow<SCALAR>(v);
+                // --- dx, --- dweight
+                *(BULK ? place(turn, 1, i) : reinterpret_cast<Vec*>(dx + row * cols) + at) =
+                    gradients(*place(turn, 0, i), *place(turn, 1, i), w[i], scale, mean, sums[i]);
             }
         }
         if constexpr (BULK) {

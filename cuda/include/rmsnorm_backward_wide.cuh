@@ -19,6 +19,7 @@
 #include "bulk_store.cuh"
 #include "cluster.cuh"
 #include "reduce.cuh"
+#include "rmsnorm_gradients.cuh"
 #include "vector.cuh"
 
 constexpr int BLOCK = TEAM;
@@ -36,6 +37,7 @@ __device__ inline void backward_rows(const SCALAR* __restrict__ dy, const SCALAR
     __shared__ float dots[2][BLOCK / 32];
     extern __shared__ __align__(16) unsigned char memory[];
     Vec* ring = reinterpret_cast<Vec*>(memory);  // (STAGES, 2, BLOCK)
+    const Weights* w = reinterpret_cast<const Weights*>(weight);  // (cols / VECTOR,)
 
     const int vectors = cols / VECTOR;
     const int lane = threadIdx.x % 32;
@@ -65,21 +67,13 @@ __device__ inline void backward_rows(const SCALAR* __restrict__ dy, const SCALAR
         // --- load the row
         async_copy_wait<STAGES - 1 - VECTORS>();
 
-        // --- mean of g x: of g and x rstd, which is of moderate size
+        // --- mean of g x
         float dot = 0.0f;
 #pragma unroll
         for (int i = 0; i < VECTORS; ++i) {
             const int at = run + i * 32, slot = wrapped(first + i);
             if (at < vectors) {
-                const Vector<float, VECTOR> up = widen(*place(slot, 0));
-                const Vector<float, VECTOR> v = widen(*place(slot, 1));
-                const Vector<float, VECTOR> factor = widen(reinterpret_cast<const Weights*>(weight)[at]);
-                float part = 0.0f;
-#pragma unroll
-                for (int j = 0; j < VECTOR; ++j) {
-                    part += up.values[j] * factor.values[j] * (v.values[j] * scale);
-                }
-                dot += part;
+                dot += mean_part(*place(slot, 0), *place(slot, 1), w[at], scale);
             }
         }
         const float mean = team_reduce<TEAM>(dot, Sum(), dots[turn % 2]) / cols;
@@ -88,18 +82,8 @@ __device__ inline void backward_rows(const SCALAR* __restrict__ dy, const SCALAR
         for (int i = 0; i < VECTORS; ++i) {
             const int at = run + i * 32, slot = wrapped(first + i);
             if (at < vectors) {
-                const Vector<float, VECTOR> up = widen(*place(slot, 0));
-                const Vector<float, VECTOR> factor = widen(reinterpret_cast<const Weights*>(weight)[at]);
-                Vector<float, VECTOR> v = widen(*place(slot, 1));
-#pragma unroll
-                for (int j = 0; j < VECTOR; ++j) {
-                    const float normed = v.values[j] * scale;
-                    // --- dx
-                    v.values[j] = scale * (up.values[j] * factor.values[j] - normed * mean);
-                    // --- dweight
-                    sums[i].values[j] += up.values[j] * normed;
-                }
-                *place(slot, 1) = narrow<SCALAR>(v);
+                // --- dx, --- dweight
+                *place(slot, 1) = gradients(*place(slot, 0), *place(slot, 1), w[at], scale, mean, sums[i]);
             }
             const int count = min(vectors - (at - lane), 32);
             bulk_store(reinterpret_cast<Vec*>(dx + row * cols) + (at - lane), place(slot, 1) - lane, count);

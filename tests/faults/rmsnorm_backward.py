@@ -3,6 +3,7 @@
 from crosscheck.faults import Fault
 
 CUDA_ROWS = "cuda/include/rmsnorm_backward.cuh"
+CUDA_GRADIENTS = "cuda/include/rmsnorm_gradients.cuh"
 CUDA_WIDE_ROWS = "cuda/include/rmsnorm_backward_wide.cuh"
 CUDA_COOPERATIVE = "cuda/rmsnorm/backward_3_cooperative.cu"
 CUDA_TAILS = ("rmsnorm_backward-float32-3x1025", "rmsnorm_backward-float32-9x257-one_sided")
@@ -78,16 +79,16 @@ FAULTS = (
     Fault(
         "cuda",
         "16-bit accumulation",
-        CUDA_ROWS,
-        "sums[i].values[j] += up.values[j] * normed;",
-        "sums[i].values[j] = static_cast<float>(static_cast<SCALAR>(sums[i].values[j] + up.values[j] * normed));",
+        CUDA_GRADIENTS,
+        "sums.values[j] += up.values[j] * normed;",
+        "sums.values[j] = static_cast<float>(static_cast<T>(sums.values[j] + up.values[j] * normed));",
         ("bound",),
         ("rmsnorm_backward-bfloat16-6x1025-weight32-tiny", "rmsnorm_backward-bfloat16-11x129-one_sided"),
     ),
     Fault(
         "cuda",
         "dx without the part of rank one",
-        CUDA_ROWS,
+        CUDA_GRADIENTS,
         " - normed * mean)",
         ")",
         ("bound",),
@@ -96,9 +97,9 @@ FAULTS = (
     Fault(
         "cuda",
         "dweight without rstd",
-        CUDA_ROWS,
-        "sums[i].values[j] += up.values[j] * normed;",
-        "sums[i].values[j] += up.values[j] * normed / scale;",
+        CUDA_GRADIENTS,
+        "sums.values[j] += up.values[j] * normed;",
+        "sums.values[j] += up.values[j] * normed / rstd;",
         ("bound",),
         CUDA_TAILS,
     ),
