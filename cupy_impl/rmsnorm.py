@@ -9,12 +9,14 @@ from cupy_impl.launches import CXX_TYPES, Kernel, Launch
 from cupy_impl.rows import (
     MOST_CLUSTER,
     MOST_THREADS,
+    STRAIGHT,
     WARP,
     Tile,
     ceil_div,
     resident,
     shared_bytes,
     spread,
+    straight,
     vector_width,
 )
 from reference.contract import CHAIN, ArrayInfo, Variant, pick, scalar
@@ -38,7 +40,6 @@ VARIANTS = {
 }
 
 VALUES = 32  # elements of a row that a thread holds
-STRAIGHT = 32 * 1024  # bytes of a row of the inputs; up to here several blocks a multiprocessor hide the latencies
 RESIDENT_THREADS = 512  # of the backward rungs 2 and 3 on a multiprocessor, each with 128 registers
 FOLD = 1024  # threads of fold.cu
 NULL = np.uint64(0)  # in the place of an array that is not there
@@ -97,11 +98,9 @@ def plan(
 
 def tile_of(cols: int, vector: int, itemsize: int, arrays: int) -> Tile | None:
     """Rung 5's tile, None for rows too wide for it. itemsize: bytes of an element of the inputs, arrays: how many."""
+    if tile := straight(cols, vector, itemsize, arrays):
+        return tile
     values = min(64 // itemsize, 16 * vector)  # single 16-bit elements fill registers as float32 does
-    if cols * arrays * itemsize <= STRAIGHT:
-        return spread(cols, vector, values, block=128)
-    if cols * arrays * itemsize <= 2 * STRAIGHT and vector * itemsize == 16:  # two rows a multiprocessor, in registers
-        return spread(cols, vector, 2 * values)
     tiles = [spread(cols, vector, values, cluster=cluster) for cluster in (1, 2, 4, MOST_CLUSTER)]
     tiles = [tile for tile in tiles if tile.block <= MOST_THREADS]
     for tile in tiles:
@@ -132,8 +131,8 @@ def backward_tile(x: ArrayInfo, weight: ArrayInfo, *others: ArrayInfo) -> Tile |
 
 def is_wide(x: ArrayInfo, vector: int) -> bool:
     """Whether a block takes whole rows of x, one and a half of which it has in shared memory."""
-    size = x.shape[1] * scalar(x.dtype).itemsize
-    return vector * scalar(x.dtype).itemsize == 16 and 32 * 1024 < size <= 64 * 1024
+    itemsize = scalar(x.dtype).itemsize
+    return vector * itemsize == 16 and STRAIGHT < x.shape[1] * itemsize <= 2 * STRAIGHT
 
 
 def _blocks(tile: Tile) -> int:

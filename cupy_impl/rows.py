@@ -7,6 +7,7 @@ from reference.contract import ArrayInfo, scalar
 MOST_CLUSTER = 8  # blocks, what every GPU with clusters grants
 WARP = 32
 MOST_THREADS = 1024
+STRAIGHT = 32 * 1024  # bytes of a row of the inputs; up to here several blocks a multiprocessor hide the latencies
 
 
 def ceil_div(n: int, d: int) -> int:
@@ -77,6 +78,16 @@ def spread(cols: int, vector: int, values: int, block: int = 0, cluster: int = 1
     team = ceil_div(vectors * vector, values)
     team = power_of_2_from(team) if team <= WARP else ceil_div(team, WARP) * WARP
     return Tile(vector, team, ceil_div(vectors, team), max(1, block // team), cluster)
+
+
+def straight(cols: int, vector: int, itemsize: int, arrays: int = 1) -> Tile | None:
+    """The tile of rows that are loaded straight into registers, None for wider ones. arrays: that are read."""
+    size, values = cols * arrays * itemsize, min(64 // itemsize, 16 * vector)  # single 16-bit elements fill registers
+    if size <= STRAIGHT:
+        return spread(cols, vector, values, block=128)
+    if size <= 2 * STRAIGHT and vector * itemsize == 16:  # two rows a multiprocessor
+        return spread(cols, vector, 2 * values)
+    return None
 
 
 def resident(cluster: int, multiprocessors: int) -> int:

@@ -15,6 +15,7 @@ from cupy_impl.rows import (
     resident,
     shared_bytes,
     spread,
+    straight,
     vector_width,
 )
 from reference.contract import ArrayInfo, Variant, pick, scalar
@@ -33,7 +34,6 @@ VARIANTS = {
 }
 
 VALUES = 32  # float32 registers of a thread that hold its part of the row
-STRAIGHT = 32 * 1024  # bytes of a row; up to here several blocks a multiprocessor hide the latencies
 STAGE_BYTES = 64 * 1024  # of a row in a block, so that three fit
 
 
@@ -66,10 +66,8 @@ def plan(x: ArrayInfo, out: ArrayInfo, *, variant: Variant, multiprocessors: int
 
 def tile_of(cols: int, vector: int, itemsize: int) -> Tile:
     """Rung 5's tile."""
-    if cols * itemsize <= STRAIGHT:
-        return spread(cols, vector, min(64 // itemsize, 16 * vector), block=128)
-    if cols * itemsize <= 2 * STRAIGHT and vector * itemsize == 16:  # two rows a multiprocessor, in its registers
-        return spread(cols, vector, 128 // itemsize)
+    if tile := straight(cols, vector, itemsize):
+        return tile
     cluster, size = 1, 4 if vector == 1 else itemsize  # single 16-bit elements fill registers as float32 does
     while cluster < MOST_CLUSTER and ceil_div(cols, cluster) * size > STAGE_BYTES:
         cluster *= 2
