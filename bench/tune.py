@@ -23,8 +23,14 @@ from crosscheck.runner import Task
 
 # (backend, operator) -> variants -> the function that configures it, as module:name.
 CHOICES = {
-    ("cuda", "softmax"): {"5_persistent": "cupy_impl.softmax:tile_of"},
-    ("cuda", "rmsnorm"): {"5_persistent": "cupy_impl.rmsnorm:tile_of"},
+    ("cuda", "softmax"): {
+        "5_persistent": "cupy_impl.softmax:persistent_tile",
+        "6_packed": "cupy_impl.softmax:packed_tile",
+    },
+    ("cuda", "rmsnorm"): {
+        "5_persistent": "cupy_impl.rmsnorm:persistent_tile",
+        "6_packed": "cupy_impl.rmsnorm:packed_tile",
+    },
     ("cuda", "rmsnorm_backward"): dict.fromkeys(
         ("backward_2_two_kernels", "backward_3_cooperative"), "cupy_impl.rmsnorm:backward_tile"
     ),

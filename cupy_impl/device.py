@@ -97,9 +97,12 @@ def launch(launches: tuple[Launch, ...], arrays: Mapping[str, object], variant: 
     with _on(first):
         target = variant.target(arch(first))
         for item in launches:
-            if item.workspace:
-                # The pool may give the memory away once this returns: to what the same stream does later.
-                arrays = {**arrays, **{name: empty(shape, dtype, first) for name, shape, dtype in item.workspace}}
+            # The pool may give the memory away once this returns: to what the same stream does later.
+            for wanted in item.workspace:
+                array = empty(wanted.shape, wanted.dtype, first)
+                if wanted.zeroed:
+                    array.data.memset_async(0, array.nbytes)
+                arrays = {**arrays, wanted.name: array}
             function = _function(item.kernel, item.cooperative, item.shared_bytes, target)
             arguments = tuple(arrays[a] if isinstance(a, str) else a for a in item.arguments)
             function(item.grid, item.block, arguments, shared_mem=item.shared_bytes)

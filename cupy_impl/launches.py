@@ -30,14 +30,23 @@ class Kernel(NamedTuple):
         return title(SOURCES / self.source)
 
 
+class Workspace(NamedTuple):
+    """An array that the launches of a plan share with nobody else; zeroed: before the first, else uninitialised."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    zeroed: bool = False
+
+
 @dataclass(frozen=True)
 class Launch:
     """One kernel launch of a plan.
 
     grid, block, cluster: lengths along x, y, z. arguments: in the kernel's order, an array by its name in the
     call (a str) or a NumPy scalar of the parameter's exact type. shared_bytes: dynamic shared memory.
-    cooperative: the grid may synchronise. workspace: arrays that the launches of a plan share with nobody else, uninitialised
-    before the first, as (name, shape, dtype).
+    cooperative: all blocks are resident, and the grid may synchronise. workspace: arrays that are made for this launch and
+    those after it.
     Raises TypeError for a number whose width the kernel would have to guess.
     """
 
@@ -48,7 +57,7 @@ class Launch:
     shared_bytes: int = 0
     cluster: tuple[int, int, int] = (1, 1, 1)
     cooperative: bool = False
-    workspace: tuple[tuple[str, tuple[int, ...], str], ...] = ()
+    workspace: tuple[Workspace, ...] = ()
 
     def __post_init__(self):
         for value in self.arguments:

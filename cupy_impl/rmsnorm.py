@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from cupy_impl import device
-from cupy_impl.launches import CXX_TYPES, Kernel, Launch
+from cupy_impl.launches import CXX_TYPES, Kernel, Launch, Workspace
 from cupy_impl.rows import (
     MOST_CLUSTER,
     MOST_THREADS,
@@ -13,10 +13,10 @@ from cupy_impl.rows import (
     WARP,
     Tile,
     ceil_div,
+    packed_tile,
     resident,
     shared_bytes,
     spread,
-    straight,
     vector_width,
 )
 from reference.contract import CHAIN, ArrayInfo, Variant, pick, scalar
@@ -30,7 +30,16 @@ VARIANTS = {
         Variant("2_block", "a block a row: coalesced loads, a reduction in shared memory", DTYPES, PORTABLE),
         Variant("3_warp", "16-byte vectors, warp shuffles", DTYPES, PORTABLE, KEPT),
         Variant("4_registers", "the row stays in registers: one read", DTYPES, PORTABLE, KEPT),
-        Variant("5_persistent", "teams for short rows, prefetch and clusters for wide ones", DTYPES, HOPPER, KEPT),
+        Variant(
+            "5_persistent",
+            "wide rows through shared memory, one computed, others coming and going",
+            DTYPES,
+            HOPPER,
+            KEPT,
+        ),
+        Variant(
+            "6_packed", "rows as they lie in memory, teams for short ones, clusters for wide", DTYPES, HOPPER, KEPT
+        ),
     ),
     "rmsnorm_backward": (
         Variant("backward_1_naive", "dx by rows, dweight by columns", DTYPES, PORTABLE),
@@ -41,6 +50,8 @@ VARIANTS = {
 
 VALUES = 32  # elements of a row that a thread holds
 RESIDENT_THREADS = 512  # of the backward rungs 2 and 3 on a multiprocessor, each with 128 registers
+ALONE = 512  # threads of a block that has rows of its own there
+SHARE = 128  # of one that shares them
 FOLD = 1024  # threads of fold.cu
 NULL = np.uint64(0)  # in the place of an array that is not there
 
@@ -82,57 +93,49 @@ def plan(
         return launch(rung, ceil_div(rows, 64), 64, (("BLOCK", "64"),))
     if rung == "2_block":
         return launch(rung, rows, 256, (("BLOCK", "256"),))
-    if rung == "4_registers" and cols <= MOST_THREADS * VALUES:
+    if rung == "6_packed" and (tile := packed_tile(cols, vector, itemsize, 1, arrays)):
+        grid = ceil_div(rows, tile.teams) * tile.shares
+        return launch(rung, grid, tile.block, tile.defines[:5], cluster=tile.shares)
+    if rung == "5_persistent" and (tile := persistent_tile(cols, vector, itemsize, arrays)):
+        grid = min(rows, resident(tile.shares, multiprocessors)) * tile.shares
+        shared = tile.stages * tile.held * arrays * itemsize
+        return launch(rung, grid, tile.block, tile.defines, shared, tile.shares)
+    if rung in ("4_registers", "5_persistent") and cols <= MOST_THREADS * VALUES:
         tile = spread(cols, vector, VALUES)
         tile = replace(tile, team=max(tile.team, WARP))
-        return launch(rung, rows, tile.team, tile.defines[:3])
-    if rung == "5_persistent" and (tile := tile_of(cols, vector, itemsize, arrays)):
-        shared = tile.stages * tile.held * arrays * itemsize
-        clusters = ceil_div(rows, tile.teams)
-        if tile.stages:
-            clusters = min(clusters, resident(tile.cluster, multiprocessors))
-        return launch(rung, clusters * tile.cluster, tile.block, tile.defines, shared, tile.cluster)
+        return launch("4_registers", rows, tile.team, tile.defines[:3])
     block = min(512, ceil_div(cols // vector, 4 * WARP) * WARP)
     return launch("3_warp", rows, block, (("VECTOR", str(vector)), ("BLOCK", str(block))))
 
 
-def tile_of(cols: int, vector: int, itemsize: int, arrays: int) -> Tile | None:
-    """Rung 5's tile, None for rows too wide for it. itemsize: bytes of an element of the inputs, arrays: how many."""
-    if tile := straight(cols, vector, itemsize, arrays):
-        return tile
+def persistent_tile(cols: int, vector: int, itemsize: int, arrays: int) -> Tile | None:
+    """Rung 5's tile, None for rows that it has no use for: narrow ones, and those too wide for it."""
+    if cols * itemsize * arrays <= STRAIGHT:
+        return None
     values = min(64 // itemsize, 16 * vector)  # single 16-bit elements fill registers as float32 does
-    tiles = [spread(cols, vector, values, cluster=cluster) for cluster in (1, 2, 4, MOST_CLUSTER)]
-    tiles = [tile for tile in tiles if tile.block <= MOST_THREADS]
-    for tile in tiles:
-        stages = min(3, shared_bytes(1) // (tile.held * arrays * itemsize))
-        if stages > 1:
-            return replace(tile, stages=stages)
-    return tiles[-1] if tiles else None
-
-
-def backward_tile(x: ArrayInfo, weight: ArrayInfo, *others: ArrayInfo) -> Tile | None:
-    """The tile of the backward rungs 2 and 3, None for rows too wide for them.
-
-    A thread has two 16-byte vectors of a row, the weight and the sums of their columns; of a wide row up to eight, and
-    stages are slots of one vector then.
-    """
-    cols, itemsize = x.shape[1], scalar(x.dtype).itemsize
-    vector = vector_width(cols, x, weight, *others)
-    if is_wide(x, vector):
-        tile = spread(cols, vector, 128 // itemsize)
-        return replace(tile, stages=min(2 * tile.vectors, shared_bytes(1) // (tile.block * 32)))
     for cluster in (1, 2, 4, MOST_CLUSTER):
-        tile = spread(cols, vector, 32 // itemsize, block=128, cluster=cluster)
-        if tile.block <= MOST_THREADS and (cluster == 1 or tile.teams == 1):
-            budget = shared_bytes(_blocks(tile)) - _totals_bytes(tile)
-            return replace(tile, stages=min(4, budget // (tile.held * 2 * itemsize)))
+        tile = spread(cols, vector, values, shares=cluster)
+        stages = min(3, shared_bytes(1) // (tile.held * arrays * itemsize))
+        if tile.block <= MOST_THREADS and stages > 1:
+            return replace(tile, stages=stages)
     return None
 
 
-def is_wide(x: ArrayInfo, vector: int) -> bool:
-    """Whether a block takes whole rows of x, one and a half of which it has in shared memory."""
-    itemsize = scalar(x.dtype).itemsize
-    return vector * itemsize == 16 and STRAIGHT < x.shape[1] * itemsize <= 2 * STRAIGHT
+def backward_tile(x: ArrayInfo, weight: ArrayInfo, *others: ArrayInfo, multiprocessors: int = 132) -> Tile | None:
+    """The tile of the backward rungs 2 and 3, None for rows too wide for them.
+
+    A thread has 32 bytes of a row, the weight and the sums of their columns. A wide row is shared by small blocks: while
+    one waits for the others' parts of its mean, the rest of its multiprocessor is at work.
+    """
+    cols, itemsize = x.shape[1], scalar(x.dtype).itemsize
+    vector = vector_width(cols, x, weight, *others)
+    tile = spread(cols, vector, 32 // itemsize, block=SHARE)
+    if tile.block > ALONE:
+        tile = spread(cols, vector, 32 // itemsize, shares=ceil_div(cols * itemsize, 32 * SHARE))
+    if tile.shares > _blocks(tile) * multiprocessors:
+        return None
+    budget = shared_bytes(_blocks(tile)) - _totals_bytes(tile)
+    return replace(tile, stages=min(4, budget // (tile.held * 2 * itemsize)))
 
 
 def _blocks(tile: Tile) -> int:
@@ -160,7 +163,9 @@ def plan_backward(
     rows, cols = x.shape
     if rows == 0:
         return (_fold(weight, 0, cols),)
-    tile = None if variant.name == "backward_1_naive" else backward_tile(x, weight, dy, dx)
+    tile = None
+    if variant.name != "backward_1_naive":
+        tile = backward_tile(x, weight, dy, dx, multiprocessors=multiprocessors)
     sizes = np.int64(rows), np.int32(cols)
 
     def launch(rung, name, grid, block, arguments, defines, **more):
@@ -175,23 +180,26 @@ def plan_backward(
             replace(columns, grid=(chunks, ceil_div(cols, block), 1), workspace=_partials(chunks, cols)),
             _fold(weight, chunks, cols),
         )
-    clusters = min(ceil_div(rows, tile.teams), _blocks(tile) * resident(tile.cluster, multiprocessors))
-    count = clusters * ceil_div(ceil_div(rows, clusters * tile.teams), CHAIN)
-    wide = is_wide(x, tile.vector)
-    stage = tile.block * tile.vector if wide else tile.held
-    shared = tile.stages * stage * 2 * scalar(x.dtype).itemsize + _totals_bytes(tile)
-    defines = *tile.defines, ("BLOCKS", str(_blocks(tile))), ("WIDE", str(int(wide)))
-    more = {"shared_bytes": shared, "cluster": tile.cluster, "workspace": _partials(count, cols)}
-    shape = "rmsnorm_backward", clusters * tile.cluster, tile.block
-    if variant.name == "backward_3_cooperative" and tile.cluster == 1:
-        arguments = "dy", "x", "weight", "rstd", "dx", "dweight", "partials", np.int32(count)
+    groups = min(ceil_div(rows, tile.teams), _blocks(tile) * multiprocessors // tile.shares)
+    count = groups * ceil_div(ceil_div(rows, groups * tile.teams), CHAIN)
+    shared = tile.stages * tile.held * 2 * scalar(x.dtype).itemsize + _totals_bytes(tile)
+    shape = "rmsnorm_backward", groups * tile.shares, tile.block
+    defines = *tile.defines, ("BLOCKS", str(_blocks(tile)))
+    more = {"shared_bytes": shared, "workspace": _partials(count, cols)}
+    words = NULL
+    if tile.shares > 1:
+        words = "words"
+        more["workspace"] += (Workspace("words", (rows, tile.shares), "uint64", zeroed=True),)
+    if variant.name == "backward_3_cooperative":
+        arguments = "dy", "x", "weight", "rstd", "dx", "dweight", "partials", words, np.int32(count)
         return (launch(variant.name, *shape, arguments, defines, cooperative=True, **more),)
-    arguments = "dy", "x", "weight", "rstd", "dx", "partials"
-    return launch("backward_2_two_kernels", *shape, arguments, defines, **more), _fold(weight, count, cols)
+    arguments = "dy", "x", "weight", "rstd", "dx", "partials", words
+    rows_ = launch("backward_2_two_kernels", *shape, arguments, defines, cooperative=tile.shares > 1, **more)
+    return rows_, _fold(weight, count, cols)
 
 
 def _partials(count: int, cols: int):
-    return (("partials", (count, cols), "float32"),)
+    return (Workspace("partials", (count, cols), "float32"),)
 
 
 def _fold(weight: ArrayInfo, count: int, cols: int) -> Launch:

@@ -42,15 +42,14 @@ class Tile:
     """What the threads of a block own.
 
     vector: elements of an access. team: threads of a block that share a row. vectors: of each of them. teams: rows
-    that a block has at once. cluster: blocks that share a row. stages: rows on their way into shared memory, 0 where
-    a row is loaded straight into registers.
+    that a block has at once. shares: blocks that share a row. stages: rows in shared memory or on their way there.
     """
 
     vector: int
     team: int
     vectors: int
     teams: int = 1
-    cluster: int = 1
+    shares: int = 1
     stages: int = 0
 
     @property
@@ -65,28 +64,31 @@ class Tile:
 
     @property
     def defines(self) -> tuple[tuple[str, str], ...]:
-        names = ("vector", "team", "vectors", "teams", "cluster", "stages")
+        names = ("vector", "team", "vectors", "teams", "shares", "stages")
         return tuple((name.upper(), str(getattr(self, name))) for name in names)
 
 
-def spread(cols: int, vector: int, values: int, block: int = 0, cluster: int = 1) -> Tile:
+def spread(cols: int, vector: int, values: int, block: int = 0, shares: int = 1) -> Tile:
     """A tile for rows of cols elements, up to ``values`` of them a thread, no stages.
 
     A team is lanes of a warp, a power of 2, or whole warps; block: threads that teams fill as far as they fit in.
     """
-    vectors = ceil_div(cols // vector, cluster)
+    vectors = ceil_div(cols // vector, shares)
     team = ceil_div(vectors * vector, values)
     team = power_of_2_from(team) if team <= WARP else ceil_div(team, WARP) * WARP
-    return Tile(vector, team, ceil_div(vectors, team), max(1, block // team), cluster)
+    return Tile(vector, team, ceil_div(vectors, team), max(1, block // team), shares)
 
 
-def straight(cols: int, vector: int, itemsize: int, arrays: int = 1) -> Tile | None:
-    """The tile of rows that are loaded straight into registers, None for wider ones. arrays: that are read."""
-    size, values = cols * arrays * itemsize, min(64 // itemsize, 16 * vector)  # single 16-bit elements fill registers
-    if size <= STRAIGHT:
+def packed_tile(cols: int, vector: int, itemsize: int, first: int, arrays: int = 1) -> Tile | None:
+    """Rung 6's tile, None for rows too wide for it. first: times 64 bytes of a wide row a thread, where a block has so
+    many threads; then it is twice. arrays: that are read."""
+    values = min(64 // itemsize, 16 * vector)  # single 16-bit elements fill registers as float32 does
+    if cols * itemsize * arrays <= STRAIGHT:
         return spread(cols, vector, values, block=128)
-    if size <= 2 * STRAIGHT and vector * itemsize == 16:  # two rows a multiprocessor
-        return spread(cols, vector, 2 * values)
+    for times, shares, most in ((first, 1, MOST_THREADS), (2, 1, MOST_THREADS), (2, 4, 512), (2, 8, MOST_THREADS)):
+        tile = spread(cols, vector, times * values // arrays, shares=shares)
+        if tile.block <= most:
+            return tile
     return None
 
 

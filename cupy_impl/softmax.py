@@ -9,13 +9,14 @@ from cupy_impl.launches import CXX_TYPES, Kernel, Launch
 from cupy_impl.rows import (
     MOST_CLUSTER,
     MOST_THREADS,
+    STRAIGHT,
     WARP,
     Tile,
     ceil_div,
+    packed_tile,
     resident,
     shared_bytes,
     spread,
-    straight,
     vector_width,
 )
 from reference.contract import ArrayInfo, Variant, pick, scalar
@@ -29,7 +30,16 @@ VARIANTS = {
         Variant("2_block", "a block a row: coalesced loads, reductions in shared memory", DTYPES, PORTABLE),
         Variant("3_warp", "16-byte vectors, warp shuffles, the online form: two reads", DTYPES, PORTABLE, KEPT),
         Variant("4_registers", "the row stays in registers: one read", DTYPES, PORTABLE, KEPT),
-        Variant("5_persistent", "teams for short rows, prefetch and clusters for wide ones", DTYPES, HOPPER, KEPT),
+        Variant(
+            "5_persistent",
+            "wide rows through shared memory, one computed, others coming and going",
+            DTYPES,
+            HOPPER,
+            KEPT,
+        ),
+        Variant(
+            "6_packed", "rows as they lie in memory, teams for short ones, clusters for wide", DTYPES, HOPPER, KEPT
+        ),
     )
 }
 
@@ -48,32 +58,31 @@ def plan(x: ArrayInfo, out: ArrayInfo, *, variant: Variant, multiprocessors: int
         return (_launch(x, rung, ceil_div(rows, 64), 64, (("BLOCK", "64"),)),)
     if rung == "2_block":
         return (_launch(x, rung, rows, 256, (("BLOCK", "256"),)),)
-    if rung == "4_registers" and cols <= MOST_THREADS * VALUES:
-        tile = spread(cols, vector, VALUES, cluster=1)
+    itemsize = scalar(x.dtype).itemsize
+    if rung == "6_packed" and (tile := packed_tile(cols, vector, itemsize, first=2)):
+        grid = ceil_div(rows, tile.teams) * tile.shares
+        return (_launch(x, rung, grid, tile.block, tile.defines[:5], cluster=tile.shares),)
+    if rung == "5_persistent" and (tile := persistent_tile(cols, vector, itemsize)):
+        grid = min(rows, resident(tile.shares, multiprocessors)) * tile.shares
+        staged = tile.stages * tile.held * itemsize
+        return (_launch(x, rung, grid, tile.block, tile.defines, staged, tile.shares),)
+    if rung in ("4_registers", "5_persistent") and cols <= MOST_THREADS * VALUES:
+        tile = spread(cols, vector, VALUES)
         tile = replace(tile, team=max(tile.team, WARP))
-        return (_launch(x, rung, rows, tile.team, tile.defines[:3]),)
-    if rung == "5_persistent" and cols <= MOST_CLUSTER * MOST_THREADS * VALUES:
-        tile = tile_of(cols, vector, scalar(x.dtype).itemsize)
-        staged = tile.stages * tile.held * scalar(x.dtype).itemsize
-        clusters = ceil_div(rows, tile.teams)
-        if tile.stages:
-            clusters = min(clusters, resident(tile.cluster, multiprocessors))
-        grid = clusters * tile.cluster
-        return (_launch(x, rung, grid, tile.block, tile.defines, staged, tile.cluster),)
+        return (_launch(x, "4_registers", rows, tile.team, tile.defines[:3]),)
     block = min(512, ceil_div(cols // vector, 4 * WARP) * WARP)
     return (_launch(x, "3_warp", rows, block, (("VECTOR", str(vector)), ("BLOCK", str(block)))),)
 
 
-def tile_of(cols: int, vector: int, itemsize: int) -> Tile:
-    """Rung 5's tile."""
-    if tile := straight(cols, vector, itemsize):
-        return tile
+def persistent_tile(cols: int, vector: int, itemsize: int) -> Tile | None:
+    """Rung 5's tile, None for rows that it has no use for: narrow ones, and those too wide for it."""
     cluster, size = 1, 4 if vector == 1 else itemsize  # single 16-bit elements fill registers as float32 does
     while cluster < MOST_CLUSTER and ceil_div(cols, cluster) * size > STAGE_BYTES:
         cluster *= 2
-    tile = spread(cols, vector, VALUES, cluster=cluster)
+    tile = spread(cols, vector, VALUES, shares=cluster)
     stages = min(3, shared_bytes(1) // (tile.held * itemsize))
-    return replace(tile, stages=stages if stages > 1 else 0)
+    wanted = cols * itemsize > STRAIGHT and tile.block <= MOST_THREADS and stages > 1
+    return replace(tile, stages=stages) if wanted else None
 
 
 def _launch(x, rung, grid, block, defines, shared_bytes=0, cluster=1) -> Launch:

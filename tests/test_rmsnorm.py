@@ -265,6 +265,8 @@ def test_dweight_has_the_same_bits_twice(name, pytestconfig):
 @pytest.mark.parametrize(
     "rows, cols, dtype, weight_dtype, residual",
     [
+        (19, 9000, "bfloat16", "float32", False),  # backward shared between blocks
+        (19, 9001, "float16", "float16", False),  # the same, one element at a time
         (19, 17000, "bfloat16", "bfloat16", True),  # prefetch: three rows of a block
         (3, 17000, "bfloat16", "bfloat16", False),  # in registers, the weight read when it is needed
         (19, 17001, "float16", "float32", True),  # one element at a time
@@ -280,11 +282,13 @@ def test_cuda_wide_rows(rows, cols, dtype, weight_dtype, residual, pytestconfig)
     arrays = KINDS[backend.kind(tier)](tier)
     dy, x, weight, rstd = inputs(rows, cols, dtype, weight_dtype)
     added = dy if residual else None
-    best = lambda o: backend.function(o, backend.best(o, dtype, pytestconfig.gpu), tier)
-    found = best("rmsnorm")(arrays.put(x), arrays.put(weight), 1e-6, None if added is None else arrays.put(added), True)
-    for array, expected in zip(found, expect(x, weight, 1e-6, added, True).values(), strict=True):
-        assert judge(arrays.get(array), expected).error_over_bound <= 1
-    found = best("rmsnorm_backward")(*(arrays.put(a) for a in (dy, x, weight, rstd)))
+    given = arrays.put(x), arrays.put(weight), 1e-6, None if added is None else arrays.put(added), True
+    for variant in ("5_persistent", "6_packed"):
+        found = backend.function("rmsnorm", variant, tier)(*given)
+        for array, expected in zip(found, expect(x, weight, 1e-6, added, True).values(), strict=True):
+            assert judge(arrays.get(array), expected).error_over_bound <= 1
+    best = backend.function("rmsnorm_backward", backend.best("rmsnorm_backward", dtype, pytestconfig.gpu), tier)
+    found = best(*(arrays.put(a) for a in (dy, x, weight, rstd)))
     for array, expected in zip(found, expect_backward(dy, x, weight, rstd).values(), strict=True):
         assert judge(arrays.get(array), expected).error_over_bound <= 1
 
@@ -310,9 +314,13 @@ def test_cuda_tiles(cols, dtype, weight_dtype):
         if "TEAM" not in sizes:
             continue
         assert launch.block[0] == sizes["TEAM"] * sizes["TEAMS"] <= 1024 and launch.shared_bytes <= 226 * 1024
-        owned = sizes["CLUSTER"] * sizes["TEAM"] * sizes["VECTORS"] * sizes["VECTOR"]
+        owned = sizes["SHARES"] * sizes["TEAM"] * sizes["VECTORS"] * sizes["VECTOR"]
         assert owned >= cols and cols % sizes["VECTOR"] == 0
-        assert launch.cluster == (sizes["CLUSTER"], 1, 1) and launch.grid[0] % sizes["CLUSTER"] == 0
+        assert launch.grid[0] % sizes["SHARES"] == 0
+        if "BLOCKS" not in sizes:  # the forward pass
+            assert launch.cluster == (sizes["SHARES"], 1, 1)
+        elif sizes["SHARES"] > 1:  # they wait for each other
+            assert launch.cooperative
         if launch.cooperative:  # all blocks are resident at once
             blocks = -(-launch.grid[0] // 132)
             threads = blocks * launch.block[0]

@@ -155,23 +155,24 @@ def test_misaligned_views(implementation, dtype, offset):
 # The tiles of the CUDA kernels
 
 
+@pytest.mark.parametrize("variant", ("5_persistent", "6_packed"))
 @pytest.mark.parametrize(
     "rows, cols, dtype",
     [
-        (3, 17000, "bfloat16"),  # in registers as it lies in memory
+        (3, 17000, "bfloat16"),  # a block a row
         (19, 17001, "float16"),  # one element at a time
-        (19, 40000, "bfloat16"),  # prefetch: three rows of a cluster of two
+        (19, 40000, "bfloat16"),  # three rows of a cluster of two
         (3, 131072, "float32"),  # a cluster of eight
         (2, 270001, "float16"),  # the online form
     ],
 )
-def test_cuda_wide_rows(rows, cols, dtype, pytestconfig):
+def test_cuda_wide_rows(rows, cols, dtype, variant, pytestconfig):
     """What wide rows take, at sizes that a machine without a GPU manages."""
-    check_wide_rows("cuda", rows, cols, dtype, pytestconfig)
+    check_wide_rows("cuda", rows, cols, dtype, pytestconfig, variant)
 
 
-def check_wide_rows(name, rows, cols, dtype, pytestconfig):
-    """The best variant against the reference; one row is minus infinity but for its end."""
+def check_wide_rows(name, rows, cols, dtype, pytestconfig, variant=None):
+    """A variant, or the best one, against the reference; one row is minus infinity but for its end."""
     from crosscheck.compare import judge
     from reference.contract import scalar
     from reference.softmax import expect
@@ -182,44 +183,33 @@ def check_wide_rows(name, rows, cols, dtype, pytestconfig):
     arrays = KINDS[backend.kind(tier)](tier)
     x = np.random.default_rng(cols).standard_normal((rows, cols)).astype(scalar(dtype))
     x[1, :-1] = -np.inf
-    function = backend.function("softmax", backend.best("softmax", dtype, pytestconfig.gpu), tier)
+    function = backend.function("softmax", variant or backend.best("softmax", dtype, pytestconfig.gpu), tier)
     assert judge(arrays.get(function(arrays.put(x))), expect(x)["out"]).error_over_bound <= 1
 
 
-@pytest.mark.parametrize(
-    "cols, dtype, cluster, stages",
-    [
-        (1024, "bfloat16", 1, 0),
-        (16384, "bfloat16", 1, 0),
-        (32768, "bfloat16", 1, 0),
-        (40000, "bfloat16", 2, 3),
-        (32768, "float32", 2, 3),
-        (50257, "bfloat16", 4, 3),
-        (131072, "bfloat16", 4, 3),
-        (262144, "float32", 8, 0),
-    ],
-)
-def test_cuda_tiles(cols, dtype, cluster, stages):
+@pytest.mark.parametrize("dtype", ("bfloat16", "float32"))
+@pytest.mark.parametrize("cols", (1, 33, 1024, 16384, 16385, 32768, 40000, 50257, 131072, 262144))
+@pytest.mark.parametrize("variant", (4, 5))
+def test_cuda_tiles(cols, dtype, variant):
     """What holds a row fits on chip: threads, shared memory, and every element has an owner."""
-    from cupy_impl.rows import vector_width
-    from cupy_impl.softmax import VARIANTS, plan, tile_of
-    from reference.contract import scalar
+    from cupy_impl.softmax import VARIANTS, plan
 
-    x = info((4096, cols), dtype)
-    vector, size = vector_width(cols, x, x), scalar(dtype).itemsize
-    tile = tile_of(cols, vector, size)
-    assert (tile.cluster, tile.stages) == (cluster, stages)
-    assert tile.block <= 1024 and tile.cluster * tile.team * tile.vectors * tile.vector >= cols
-    (launch,) = plan(x, x, variant=VARIANTS["softmax"][-1])
-    assert launch.shared_bytes == stages * tile.held * size <= 227 * 1024
-    assert launch.grid[0] % cluster == 0 and launch.cluster == (cluster, 1, 1)
+    x = info((4096, cols), dtype, address=0)
+    (launch,) = plan(x, x, variant=VARIANTS["softmax"][variant])
+    sizes = {name: int(value) for name, value in launch.kernel.defines if value.isdigit()}
+    if "SHARES" not in sizes:  # the rung for other widths
+        return
+    assert launch.block[0] == sizes["TEAM"] * sizes["TEAMS"] <= 1024 and launch.shared_bytes <= 226 * 1024
+    assert sizes["SHARES"] * sizes["TEAM"] * sizes["VECTORS"] * sizes["VECTOR"] >= cols
+    assert cols % sizes["VECTOR"] == 0 and launch.grid[0] % sizes["SHARES"] == 0
+    assert launch.cluster == (sizes["SHARES"], 1, 1) and sizes["SHARES"] <= 8
 
 
 def test_cuda_past_a_cluster():
     """Wider rows than a cluster holds take the rung that goes along them twice."""
     from cupy_impl.softmax import VARIANTS, plan
 
-    x = info((2, 262144 + 8), "bfloat16")
+    x = info((2, 524288 + 8), "bfloat16")
     (launch,) = plan(x, x, variant=VARIANTS["softmax"][-1])
     assert launch.kernel.source == "softmax/3_warp.cu"
 

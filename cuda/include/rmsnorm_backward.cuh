@@ -1,15 +1,16 @@
 // RMSNorm's backward pass over rows: dx, and partial sums of dweight, dy and x being read once.
 //
 // contract  reference/rmsnorm.py, backward
-// mapping   TEAM threads of each of CLUSTER blocks own a row at a time, a thread VECTORS vectors of it, the vectors of a
+// mapping   TEAM threads of each of SHARES blocks own a row at a time, a thread VECTORS vectors of it, the vectors of a
 //           warp side by side, and in registers the weight and the sums of dweight there; a block has TEAMS such teams.
 //           A grid of what is resident takes rows in turn, STAGES of them in shared memory, on their way there or on
 //           their way out. Each warp copies its own part, so that copies need no barrier. A row's mean is on its way
-//           from the other threads while dx of the row before is computed
-// traffic   2 rows x cols elements read, one written, and a cols of float32 for every block of a cluster
-// limits    GPUs from sm_90; rows of up to 8 blocks' 1024 threads' 32 bytes
+//           from the other threads, and through global memory from the other blocks, while dx of the row before is
+//           computed
+// traffic   2 rows x cols elements read, one written, and a cols of float32 for every block that shares no row
+// limits    GPUs from sm_90; rows that all resident blocks' registers hold
 //
-// Defines: SCALAR, WEIGHT (float, __half, __nv_bfloat16), VECTOR (elements), TEAM, TEAMS, VECTORS, STAGES, CLUSTER, BLOCKS
+// Defines: SCALAR, WEIGHT (float, __half, __nv_bfloat16), VECTOR (elements), TEAM, TEAMS, VECTORS, STAGES, SHARES, BLOCKS
 // (of a multiprocessor).
 #pragma once
 
@@ -18,7 +19,7 @@
 
 #include "async_copy.cuh"
 #include "bulk_store.cuh"
-#include "cluster.cuh"
+#include "exchange.cuh"
 #include "reduce.cuh"
 #include "rmsnorm_gradients.cuh"
 #include "vector.cuh"
@@ -27,26 +28,29 @@ constexpr int BLOCK = TEAM * TEAMS;
 constexpr int LANES = TEAM < 32 ? TEAM : 32;
 constexpr bool BULK = VECTOR * sizeof(SCALAR) == 16 && TEAM % 32 == 0;
 static_assert(STAGES > 2, "a place for the row, one for the next, others to copy to");
+static_assert(SHARES == 1 || TEAMS == 1, "blocks share a row, or have several");
 
-// partials (count, cols): of every 256 rows that a cluster has taken.
+// partials (count, cols): of every 256 rows that the blocks which share them have taken. words (rows, SHARES), zeros at
+// first, if SHARES > 1: see exchange.cuh.
 __device__ inline void backward_rows(const SCALAR* __restrict__ dy, const SCALAR* __restrict__ x,
                                      const WEIGHT* __restrict__ weight, const float* __restrict__ rstd,
-                                     SCALAR* __restrict__ dx, float* partials, long long rows, int cols)
+                                     SCALAR* __restrict__ dx, float* partials, unsigned long long* words, long long rows,
+                                     int cols)
 {
     using Vec = Packed<SCALAR, VECTOR>;
     using Weights = Packed<WEIGHT, VECTOR>;
     using Sums = Vector<float, VECTOR>;
-    __shared__ float dots[2][(BLOCK + 31) / 32], parts[2][CLUSTER];
+    __shared__ float dots[2][(BLOCK + 31) / 32];
     extern __shared__ __align__(16) unsigned char memory[];
     Vec* ring = reinterpret_cast<Vec*>(memory);                                  // (STAGES, 2, BLOCK, VECTORS)
     Sums* totals = reinterpret_cast<Sums*>(ring + STAGES * 2 * VECTORS * BLOCK);  // (VECTORS, BLOCK), if TEAMS > 1
 
     const int vectors = cols / VECTOR;
     const int lane = threadIdx.x % LANES;
-    const int run = blockIdx.x % CLUSTER * (VECTORS * TEAM) + (threadIdx.x % TEAM - lane) * VECTORS;  // the warp's vectors
-    const int clusters = gridDim.x / CLUSTER, cluster = blockIdx.x / CLUSTER;
-    const long long step = static_cast<long long>(clusters) * TEAMS;
-    long long row = static_cast<long long>(cluster) * TEAMS + threadIdx.x / TEAM;
+    const int run = blockIdx.x % SHARES * (VECTORS * TEAM) + (threadIdx.x % TEAM - lane) * VECTORS;  // the warp's vectors
+    const int groups = gridDim.x / SHARES, group = blockIdx.x / SHARES;
+    const long long step = static_cast<long long>(groups) * TEAMS;
+    long long row = static_cast<long long>(group) * TEAMS + threadIdx.x / TEAM;
     const auto place = [&](int turn, int array, int i) {
         return ring + (turn % STAGES * 2 + array) * (VECTORS * BLOCK) + (threadIdx.x - lane) * VECTORS + i * LANES + lane;
     };
@@ -72,9 +76,8 @@ __device__ inline void backward_rows(const SCALAR* __restrict__ dy, const SCALAR
         const int at = run + i * LANES + lane;
         w[i] = at < vectors ? reinterpret_cast<const Weights*>(weight)[at] : Weights();
     }
-    cluster_sync();
 
-    // --- mean of g x: times cols, of this block's columns
+    // --- mean of g x: times cols, of this block's columns, which the other ones are told
     const auto dot_of = [&](long long row, float scale, int turn) {
         float dot = 0.0f;
 #pragma unroll
@@ -83,7 +86,11 @@ __device__ inline void backward_rows(const SCALAR* __restrict__ dy, const SCALAR
                 dot += mean_part(*place(turn, 0, i), *place(turn, 1, i), w[i], scale);
             }
         }
-        return team_reduce<TEAM>(dot, Sum(), dots[turn % 2]);
+        dot = team_reduce<TEAM>(dot, Sum(), dots[turn % 2]);
+        if (SHARES > 1 && threadIdx.x == 0 && row < rows) {
+            publish(words + row * SHARES + blockIdx.x % SHARES, dot);
+        }
+        return dot;
     };
     const auto rstd_of = [&](long long row) { return row < rows ? rstd[row] : 0.0f; };
 
@@ -92,15 +99,20 @@ __device__ inline void backward_rows(const SCALAR* __restrict__ dy, const SCALAR
     float scale = rstd_of(row), next_scale = rstd_of(row + step);
     async_copy_wait<STAGES - 2>();
     float dot = dot_of(row, scale, 0);
-    cluster_send(dot, parts[0]);
     for (int turn = 0; turn < turns; ++turn, row += step) {
-        const float mean = cluster_receive(dot, Sum(), parts[turn % 2]) / cols;
+        if (SHARES > 1 && row < rows) {
+            dot = 0.0f;
+            for (int share = threadIdx.x % 32; share < SHARES; share += 32) {
+                dot += published(words + row * SHARES + share);
+            }
+            dot = warp_reduce<32>(dot, Sum());
+        }
+        const float mean = dot / cols;
         const float later_scale = rstd_of(row + 2 * step);
         if (turn + 1 < turns) {
             // --- load the row, the next one
             async_copy_wait<STAGES - 3>();
             dot = dot_of(row + step, next_scale, turn + 1);
-            cluster_send(dot, parts[(turn + 1) % 2]);
         }
         if (BULK) {
             bulk_store_wait();  // the last turn's dx has left its place
@@ -125,7 +137,7 @@ __device__ inline void backward_rows(const SCALAR* __restrict__ dy, const SCALAR
 
         if (turn % LongSum::CHAIN == LongSum::CHAIN - 1 || turn == turns - 1) {
             Sums* to = reinterpret_cast<Sums*>(
-                partials + (static_cast<long long>(turn / LongSum::CHAIN) * clusters + cluster) * cols);
+                partials + (static_cast<long long>(turn / LongSum::CHAIN) * groups + group) * cols);
             if (TEAMS > 1) {  // the block's teams first
 #pragma unroll
                 for (int i = 0; i < VECTORS; ++i) {

@@ -1,15 +1,14 @@
-// Softmax, rung 5: as many threads as a row needs, and for wide rows the next ones in flight while this one is computed.
+// Softmax, rung 5: wide rows come and go through shared memory while another one is computed.
 //
 // contract  reference/softmax.py
-// mapping   TEAM threads of each of CLUSTER blocks own a row, a thread VECTORS vectors of it in registers, the vectors of
-//           a warp side by side; a block has TEAMS such teams. Rows of up to 64 KiB: a grid of all rows, loads
-//           straight into registers (STAGES 0), from 32 KiB on as they lie in memory, exponentials computed twice. Wider
-//           rows: a grid of what is resident takes rows in turn, STAGES of them in shared memory, on their way there or on
-//           their way out. Each warp copies its own part, so that copies need no barrier
+// mapping   TEAM threads of each of SHARES blocks own a row, a thread VECTORS vectors of it in registers, the vectors of a
+//           warp side by side. A grid of what is resident takes rows in turn, STAGES of them in shared memory, on their way
+//           there or on their way out. Each warp copies its own part, so that copies need no barrier
 // traffic   rows x cols elements read, as many written
-// limits    GPUs from sm_90; rows of up to 8 blocks' 1024 threads' 32 elements, wider ones take rung 3
+// limits    GPUs from sm_90; rows of more than 32 KiB, up to 8 blocks' 1024 threads' 32 elements. Narrower ones take rung 4,
+//           wider ones rung 3
 //
-// Defines: SCALAR (float, __half, __nv_bfloat16), VECTOR (elements), TEAM, TEAMS, VECTORS, STAGES, CLUSTER.
+// Defines: SCALAR (float, __half, __nv_bfloat16), VECTOR (elements), TEAM, TEAMS (1), VECTORS, SHARES, STAGES.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -18,16 +17,11 @@
 #include "bulk_store.cuh"
 #include "cluster.cuh"
 #include "exponential.cuh"
-#include "forget.cuh"
 #include "reduce.cuh"
 #include "vector.cuh"
 
-constexpr int BLOCK = TEAM * TEAMS;
-constexpr int PLACES = STAGES > 0 ? STAGES : 1;
-constexpr int LANES = TEAM < 32 ? TEAM : 32;
-constexpr bool TIGHT = STAGES == 0 && VECTORS * VECTOR > 32;  // in float32 a row does not fit into the registers
-constexpr bool BULK = STAGES > 0 && VECTOR * sizeof(SCALAR) == 16;
-static_assert(STAGES == 0 || (STAGES > 1 && TEAMS == 1 && TEAM % 32 == 0), "one place to compute in, others to copy to");
+constexpr bool BULK = VECTOR * sizeof(SCALAR) == 16;
+static_assert(STAGES > 1 && TEAMS == 1 && TEAM % 32 == 0, "one place to compute in, others to copy to");
 
 // The state of two parts of a row, (maximum, sum of exponentials relative to it).
 struct Merge {
@@ -38,28 +32,28 @@ struct Merge {
     }
 };
 
-extern "C" __global__ CLUSTER_DIMS __launch_bounds__(BLOCK, STAGES > 0 ? 1 : 1024 / BLOCK)
+extern "C" __global__ CLUSTER_DIMS __launch_bounds__(TEAM, 1)
 void softmax(const SCALAR* __restrict__ x, SCALAR* __restrict__ out, long long rows, int cols)
 {
     using Vec = Packed<SCALAR, VECTOR>;
-    __shared__ float maxima[BLOCK / 32], sums[BLOCK / 32];
-    __shared__ float2 parts[2][CLUSTER];
+    __shared__ float maxima[TEAM / 32], sums[TEAM / 32];
+    __shared__ float2 parts[2][SHARES];
     extern __shared__ __align__(16) unsigned char memory[];
-    Vec* ring = reinterpret_cast<Vec*>(memory);  // (STAGES, VECTORS, BLOCK)
+    Vec* ring = reinterpret_cast<Vec*>(memory);  // (STAGES, VECTORS, TEAM)
 
     const int vectors = cols / VECTOR;
-    const int lane = threadIdx.x % LANES;
-    const int run = blockIdx.x % CLUSTER * (VECTORS * TEAM) + (threadIdx.x % TEAM - lane) * VECTORS;  // the warp's vectors
-    const long long step = static_cast<long long>(gridDim.x / CLUSTER) * TEAMS;
-    long long row = static_cast<long long>(blockIdx.x / CLUSTER) * TEAMS + threadIdx.x / TEAM;
+    const int lane = threadIdx.x % 32;
+    const int run = blockIdx.x % SHARES * (VECTORS * TEAM) + (threadIdx.x - lane) * VECTORS;  // the warp's vectors
+    const int step = gridDim.x / SHARES;
+    long long row = blockIdx.x / SHARES;
     const auto place = [&](int stage, int i) {
-        return ring + stage * (VECTORS * BLOCK) + (threadIdx.x - lane) * VECTORS + i * LANES + lane;
+        return ring + stage * (VECTORS * TEAM) + (threadIdx.x - lane) * VECTORS + i * 32 + lane;
     };
     const auto fetch = [&](long long next, int stage) {
         const Vec* from = reinterpret_cast<const Vec*>(x + next * cols);
 #pragma unroll
         for (int i = 0; i < VECTORS; ++i) {
-            const int at = run + i * LANES + lane;
+            const int at = run + i * 32 + lane;
             if (next < rows && at < vectors) {
                 async_copy(place(stage, i), from + at);
             }
@@ -68,27 +62,18 @@ void softmax(const SCALAR* __restrict__ x, SCALAR* __restrict__ out, long long r
     };
 #pragma unroll 1
     for (int stage = 0; stage < STAGES - 1; ++stage) {
-        fetch(row + stage * step, stage);
+        fetch(row + static_cast<long long>(stage) * step, stage);
     }
     cluster_sync();
 
-    // Teams of a block go on together, as long as the first has a row; a grid of all rows takes one turn.
-    for (int turn = 0; row - threadIdx.x / TEAM < rows && (STAGES > 0 || turn == 0); ++turn, row += step) {
+    for (int turn = 0; row < rows; ++turn, row += step) {
         // --- load the row
-        const Vec* from = reinterpret_cast<const Vec*>(x + row * cols);  // (cols / VECTOR,)
-        Vec* to = reinterpret_cast<Vec*>(out + row * cols);              // (cols / VECTOR,)
         Vec v[VECTORS];  // (VECTORS, VECTOR)
-        if constexpr (STAGES > 0) {
-            async_copy_wait<STAGES - 2>();
-        }
+        async_copy_wait<STAGES - 2>();
 #pragma unroll
         for (int i = 0; i < VECTORS; ++i) {
-            const int at = run + i * LANES + lane;
-            const bool inside = row < rows && at < vectors;
-            v[i] = filled<SCALAR, VECTOR>(Max::neutral());
-            if (inside) {
-                v[i] = STAGES > 0 ? *place(turn % PLACES, i) : from[at];
-            }
+            const int at = run + i * 32 + lane;
+            v[i] = at < vectors ? *place(turn % STAGES, i) : filled<SCALAR, VECTOR>(Max::neutral());
         }
 
         // --- maximum of the row
@@ -102,35 +87,22 @@ void softmax(const SCALAR* __restrict__ x, SCALAR* __restrict__ out, long long r
             }
         }
         m = team_reduce<TEAM>(m, Max(), maxima);
-        if (STAGES > 0) {
-            if (BULK) {
-                bulk_store_wait();  // the last turn's row has left its place
-            }
-            fetch(row + (STAGES - 1) * step, (turn + PLACES - 1) % PLACES);
+        if (BULK) {
+            bulk_store_wait();  // the last turn's row has left its place
         }
+        fetch(row + static_cast<long long>(STAGES - 1) * step, (turn + STAGES - 1) % STAGES);
 
         // --- exponentials and their sum
-        const auto exponentials = [&](const Vec& packed) {
-            Vector<float, VECTOR> value = widen(packed);
-#pragma unroll
-            for (int j = 0; j < VECTOR; ++j) {
-                value.values[j] = exponential(value.values[j] - finite(m));
-            }
-            return value;
-        };
-        Vector<float, VECTOR> e[TIGHT ? 1 : VECTORS];  // (VECTORS, VECTOR), or a vector at a time, twice
+        Vector<float, VECTOR> e[VECTORS];  // (VECTORS, VECTOR)
         float l = 0.0f;
 #pragma unroll
         for (int i = 0; i < VECTORS; ++i) {
-            if (TIGHT) {
-                forget(v[i]);
-            }
-            Vector<float, VECTOR>& terms = e[TIGHT ? 0 : i];
-            terms = exponentials(v[i]);
+            e[i] = widen(v[i]);
             float part = 0.0f;
 #pragma unroll
             for (int j = 0; j < VECTOR; ++j) {
-                part += terms.values[j];
+                e[i].values[j] = exponential(e[i].values[j] - finite(m));
+                part += e[i].values[j];
             }
             l += part;
         }
@@ -139,24 +111,20 @@ void softmax(const SCALAR* __restrict__ x, SCALAR* __restrict__ out, long long r
 
         // --- divide and store
         const float scale = exponential(m - finite(all.x)) / all.y;
+        Vec* to = reinterpret_cast<Vec*>(out + row * cols);  // (cols / VECTOR,)
 #pragma unroll
         for (int i = 0; i < VECTORS; ++i) {
-            const int at = run + i * LANES + lane;
-            if (row < rows && at < vectors) {
-                Vector<float, VECTOR>& terms = e[TIGHT ? 0 : i];
-                if (TIGHT) {
-                    forget(v[i]);
-                    terms = exponentials(v[i]);
-                }
+            const int at = run + i * 32 + lane;
+            if (at < vectors) {
 #pragma unroll
                 for (int j = 0; j < VECTOR; ++j) {
-                    terms.values[j] *= scale;
+                    e[i].values[j] *= scale;
                 }
-                *(BULK ? place(turn % PLACES, i) : to + at) = narrow<SCALAR>(terms);
+                *(BULK ? place(turn % STAGES, i) : to + at) = narrow<SCALAR>(e[i]);
             }
         }
         if constexpr (BULK) {
-            bulk_store(to + run, place(turn % PLACES, 0), min(vectors - run, VECTORS * LANES));
+            bulk_store(to + run, place(turn % STAGES, 0), min(vectors - run, VECTORS * 32));
         }
     }
     if (BULK) {

@@ -223,8 +223,8 @@ def launch(launches: tuple[Launch, ...], arrays: Mapping[str, np.ndarray], varia
     Raises CompileError, KernelFault, NotRun where there is no compiler or the kernel has inline PTX, and Unsupported
     for clusters along another axis than x.
     """
-    kept = {name: np.empty(shape, dtype) for item in launches for name, shape, dtype in item.workspace}
-    arrays = {**arrays, **kept}
+    wanted = [w for item in launches for w in item.workspace]
+    arrays = {**arrays, **{w.name: (np.zeros if w.zeroed else np.empty)(w.shape, w.dtype) for w in wanted}}
     for item in launches:
         if item.cluster[1:] != (1, 1):
             raise Unsupported(f"{item.kernel.name} has clusters of {item.cluster} blocks; built here: along x")

@@ -76,6 +76,7 @@ struct Fiber {
     Block* block = nullptr;
     Site site{"", 0};  // where it waits, and for what
     const char* what = "";
+    const unsigned long long* word = nullptr;  // of memory, that it waits for to be other than 0
     std::vector<Copy> copies;               // not committed yet
     std::vector<std::vector<Copy>> groups;  // not waited for yet
     std::vector<Copy> stores;               // likewise
@@ -295,6 +296,7 @@ void start(Block& b, unsigned linear, std::size_t first_fiber)
         }
         Fiber& f = *worker->fibers[first_fiber + i];
         f.state = Fiber::ready;
+        f.word = nullptr;
         f.block = &b;
         f.linear = i;
         f.thread = {i % launch.block.x, i / launch.block.x % launch.block.y, i / launch.block.x / launch.block.y};
@@ -311,7 +313,8 @@ void run_blocks()
         bool moved = false;
         for (auto& b : worker->blocks)
             for (Fiber* f : b->fibers)
-                if (f->state == Fiber::ready) {
+                if (f->state == Fiber::ready || (f->word && *f->word)) {
+                    f->word = nullptr;
                     resume(*f);
                     moved = true;
                 }
@@ -396,6 +399,14 @@ void meet_grid(Site site)
 {
     if (!cooperative()) fail("a grid-wide sync at %s:%d in a launch that is not cooperative", site.name(), site.line);
     meet(worker->grid, worker->fibers.size(), "a grid-wide sync", site, nullptr, true, nullptr);
+}
+
+void wait_for(const unsigned long long* word, Site site)
+{
+    if (!cooperative()) fail("waits for another block at %s:%d in a launch that is not cooperative", site.name(), site.line);
+    if (*word) return;
+    self().word = word;
+    wait("a number of another block", site);
 }
 
 unsigned cluster_size() { return worker->launch->cluster; }

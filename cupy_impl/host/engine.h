@@ -47,6 +47,9 @@ void meet_block(const char* what, Site site, void* value = nullptr, Together las
 // All threads of a cooperative launch.
 void meet_grid(Site site);
 
+// Until some thread of a cooperative launch has written other than 0 there.
+void wait_for(const unsigned long long* word, Site site);
+
 // All threads of the block's cluster.
 void meet_cluster(Site site);
 unsigned cluster_size();

@@ -2,7 +2,7 @@
 
 from crosscheck.faults import Fault
 
-CUDA_BEST = "cuda/rmsnorm/5_persistent.cu"
+CUDA_BEST = "cuda/rmsnorm/6_packed.cu"
 CUDA_TAILS = ("rmsnorm-float32-3x1025-rstd", "rmsnorm-bfloat16-5x129-rstd-one_sided")
 TRITON_TAILS = ("rmsnorm-float32-3x1025-rstd", "rmsnorm-float32-3x257-rstd-one_sided")
 TRITON_RESIDUAL = ("rmsnorm-float16-4x128-residual-rstd", "rmsnorm-float16-3x33-residual-rstd-one_sided")
@@ -13,8 +13,8 @@ FAULTS = (
         "cuda",
         "tail unmasked",
         CUDA_BEST,
-        "            if (row < rows && at < vectors) {\n                if (TIGHT)",
-        "            if (row < rows) {\n                if (TIGHT)",
+        "        if (there && at < vectors) {\n            forget",
+        "        if (there) {\n            forget",
         ("guard bands", "bound"),
         CUDA_TAILS,
     ),
@@ -50,7 +50,7 @@ FAULTS = (
         "mean over the padded row",
         CUDA_BEST,
         "rsqrtf(squares / cols + eps)",
-        "rsqrtf(squares / (CLUSTER * TEAM * VECTORS * VECTOR) + eps)",
+        "rsqrtf(squares / (SHARES * TEAM * VECTORS * VECTOR) + eps)",
         ("bound",),
         CUDA_TAILS,
     ),
@@ -67,7 +67,7 @@ FAULTS = (
         "cuda",
         "rstd of a block's first row alone",
         CUDA_BEST,
-        "run + lane == 0) {",
+        "run == 0) {",
         "threadIdx.x == 0) {",
         ("unwritten elements",),
         ("rmsnorm-float32-3x33-rstd-zeros",),
@@ -76,8 +76,8 @@ FAULTS = (
         "cuda",
         "weight of the neighbouring vector",
         CUDA_BEST,
-        "reinterpret_cast<const Weights*>(weight)[at] : Weights()",
-        "reinterpret_cast<const Weights*>(weight)[at ^ 1] : Weights()",
+        "reinterpret_cast<const Weights*>(weight)[at]",
+        "reinterpret_cast<const Weights*>(weight)[at ^ 1]",
         ("bound",),
         ("rmsnorm-float32-4x128-large",),
     ),

@@ -4,10 +4,9 @@ from crosscheck.faults import Fault
 
 CUDA_ROWS = "cuda/include/rmsnorm_backward.cuh"
 CUDA_GRADIENTS = "cuda/include/rmsnorm_gradients.cuh"
-CUDA_WIDE_ROWS = "cuda/include/rmsnorm_backward_wide.cuh"
 CUDA_COOPERATIVE = "cuda/rmsnorm/backward_3_cooperative.cu"
 CUDA_TAILS = ("rmsnorm_backward-float32-3x1025", "rmsnorm_backward-float32-9x257-one_sided")
-CUDA_WIDE = ("rmsnorm_backward-float32-133x11008", "rmsnorm_backward-float16-133x32768")
+CUDA_WIDE = ("rmsnorm_backward-float16-131x16384-weight32",)
 CUDA_MANY = ("rmsnorm_backward-float32-18x2049-constant", "rmsnorm_backward-float32-3x1025")
 TRITON_ROWS = ("rmsnorm_backward-float32-9x257-one_sided", "rmsnorm_backward-float32-3x1025")
 TRITON_WIDE = ("rmsnorm_backward-float32-3x50257",)
@@ -24,20 +23,20 @@ FAULTS = (
     ),
     Fault(
         "cuda",
-        "a slot filled again before its row has left",
-        CUDA_WIDE_ROWS,
-        "            bulk_store_wait<1>();  // the vector before this one has left its place\n",
-        "",
+        "a row's mean from this block alone",
+        CUDA_ROWS,
+        "        if (SHARES > 1 && row < rows) {\n            dot = 0.0f;",
+        "        if (SHARES > 99 && row < rows) {\n            dot = 0.0f;",
         ("bound",),
         CUDA_WIDE,
     ),
     Fault(
         "cuda",
-        "wide dweight missing its last block",
-        CUDA_WIDE_ROWS,
-        "turn == turns - 1",
-        "turn == turns",
-        ("bound", "unwritten elements"),
+        "a share that nobody is told of",
+        CUDA_ROWS,
+        "threadIdx.x == 0 && row < rows) {\n            publish",
+        "threadIdx.x == 0 && row + step < rows) {\n            publish",
+        ("host build", "timeout"),
         CUDA_WIDE,
     ),
     Fault(

@@ -2,7 +2,7 @@
 
 from crosscheck.faults import Fault
 
-CUDA_BEST = "cuda/softmax/5_persistent.cu"
+CUDA_BEST = "cuda/softmax/6_packed.cu"
 CUDA_TAILS = ("softmax-float32-3x1025", "softmax-float32-5x129-one_sided")
 CUDA_WIDE = ("softmax-float32-133x131072", "softmax-bfloat16-131x50257")  # clusters, rows prefetched
 TRITON_TAILS = ("softmax-float32-3x1025", "softmax-float32-5x129-one_sided")
@@ -15,8 +15,8 @@ FAULTS = (
         "cuda",
         "tail unmasked",
         CUDA_BEST,
-        "            if (row < rows && at < vectors) {\n                Vector",
-        "            if (row < rows) {\n                Vector",
+        "        if (there && run + i * LANES < vectors) {\n            Vector",
+        "        if (there) {\n            Vector",
         ("guard bands", "bound"),
         CUDA_TAILS,
     ),
@@ -78,8 +78,8 @@ FAULTS = (
         "cuda",
         "last vector of a thread left out of the sum",
         CUDA_BEST,
-        "            l += part;",
-        "            l += i + 1 < VECTORS ? part : 0.0f;",
+        "        l += part;",
+        "        l += i + 1 < VECTORS ? part : 0.0f;",
         ("bound",),
         CUDA_TAILS,
     ),
@@ -91,16 +91,6 @@ FAULTS = (
         "a.y + b.y",
         ("bound",),
         CUDA_WIDE,
-        ("gpu",),
-    ),
-    Fault(
-        "cuda",
-        "next row copied over the one after it",
-        CUDA_BEST,
-        "fetch(row + (STAGES - 1) * step, (turn + PLACES - 1) % PLACES)",
-        "fetch(row + (STAGES - 1) * step, (turn + 1) % PLACES)",
-        ("bound",),
-        ("softmax-bfloat16-4096x32768",),
         ("gpu",),
     ),
     Fault(
