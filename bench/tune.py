@@ -37,17 +37,17 @@ CHOICES = {
     ("triton", "softmax"): {
         "online": "triton_impl.softmax:online_tiles",
         "resident": "triton_impl.softmax:resident_tiles",
-        "streamed": "triton_impl.softmax:streamed_tiles",
+        "packed": "triton_impl.softmax:packed_tiles",
     },
     ("triton", "rmsnorm"): {
         "two_pass": "triton_impl.rmsnorm:two_pass_tiles",
         "resident": "triton_impl.rmsnorm:resident_tiles",
-        "streamed": "triton_impl.rmsnorm:streamed_tiles",
+        "packed": "triton_impl.rmsnorm:packed_tiles",
     },
     ("triton", "rmsnorm_backward"): {
-        "split_backward": "triton_impl.rmsnorm:split_backward_tiles",
-        "resident_backward": "triton_impl.rmsnorm:resident_backward_tiles",
-        "shared_backward": "triton_impl.rmsnorm:shared_backward_tiles",
+        "split_backward": "triton_impl.rmsnorm_backward:split_backward_tiles",
+        "resident_backward": "triton_impl.rmsnorm_backward:resident_backward_tiles",
+        "shared_backward": "triton_impl.rmsnorm_backward:shared_backward_tiles",
     },
     ("pallas", "softmax"): dict.fromkeys(("two_reads", "one_read", "prefetched"), "pallas_impl.rows:configure"),
     ("pallas", "rmsnorm"): dict.fromkeys(("two_reads", "one_read", "prefetched"), "pallas_impl.rows:configure"),

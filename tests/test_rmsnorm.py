@@ -333,10 +333,10 @@ def test_cuda_tiles(cols, dtype, weight_dtype):
 @pytest.mark.parametrize(
     "rows, cols, dtype, weight_dtype",
     [
-        (5, 32768, "float16", "float16"),  # streamed; backward shared between programs, on a GPU
+        (5, 32768, "float16", "float16"),  # packed; backward shared between programs, on a GPU
         (3, 20480, "float16", "float16"),  # the tile wider than the row
         (3, 11008, "float32", "float32"),
-        (3, 11008, "float16", "float32"),  # forward not streamed
+        (3, 11008, "float16", "float32"),  # forward not packed
         (3, 20481, "float16", "float16"),  # not by TMA
     ],
 )
@@ -365,16 +365,16 @@ def test_triton_shares(rows, shares, pytestconfig, monkeypatch):
     import torch
     import triton.language as tl
 
-    from triton_impl import rmsnorm, tensors
+    from triton_impl import rmsnorm, rmsnorm_backward, tensors
 
     def published(words, wanted):
         return tl.load(words, mask=wanted, other=0).to(tl.int32).to(tl.float32, bitcast=True)
 
     cols, words, zeros = shares * 1024 - 32, [], torch.zeros
     kept = lambda *arguments, **keywords: words[0] if words else words.append(zeros(*arguments, **keywords)) or words[0]
-    monkeypatch.setattr(rmsnorm, "_published", published)
-    monkeypatch.setattr(rmsnorm, "shared_backward_tiles", lambda *_: tensors.Tiles(1024, 1, 1, 2, programs=3))
-    monkeypatch.setattr(rmsnorm, "CHAIN", 6)  # rows of a program, and then the next part of dweight
+    monkeypatch.setattr(rmsnorm_backward, "_published", published)
+    monkeypatch.setattr(rmsnorm_backward, "shared_backward_tiles", lambda *_: tensors.Tiles(1024, 1, 1, 2, programs=3))
+    monkeypatch.setattr(rmsnorm_backward, "CHAIN", 6)  # rows of a program, and then the next part of dweight
     monkeypatch.setattr(torch, "zeros", kept)
     given = inputs(rows, cols)
     for _ in range(2):

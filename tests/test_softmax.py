@@ -220,8 +220,8 @@ def test_cuda_past_a_cluster():
 @pytest.mark.parametrize(
     "rows, cols, dtype",
     [
-        (5, 32768, "float16"),  # streamed
-        (3, 20480, "float16"),  # streamed, the tile wider than the row
+        (5, 32768, "float16"),  # packed
+        (3, 20480, "float16"),  # packed, the tile wider than the row
         (3, 11008, "float32"),
         (3, 20481, "float16"),  # not by TMA
     ],

@@ -2,12 +2,12 @@
 
 contract  reference/softmax.py
 mapping   resident: a program owns a tile of whole rows in registers, or one such tile after the other, the next on its
-          way through shared memory; streamed: so, and by TMA both ways; online: a program owns a row, and each lane a
-          state (m, l) of every eighth of it
-traffic   reads and writes rows x cols once, one exponential an element: memory decides. online reads twice, the second
-          time backwards, from L1 as far as the row is still there, and takes two exponentials an element
-limits    any GPU from sm_80; rows of more than 32768 go online; streamed, from sm_90, rows of 32 to 64 KiB in whole lines
-          of 128 bytes; 16-byte accesses where rows begin at such addresses
+          way through shared memory; packed: a row as it lies in memory, so that a multiprocessor has two; online: a
+          program owns a row, and each lane a state (m, l) of every eighth of it
+traffic   reads and writes rows x cols once, one exponential an element, packed two: memory decides. online reads twice,
+          the second time backwards, from L1 as far as the row is still there, and takes two exponentials an element
+limits    any GPU from sm_80; rows of more than 32768 go online; packed: 16-bit rows of more than 16384 that begin at
+          16-byte addresses; 16-byte accesses in the others where rows begin at such addresses
 """
 
 import functools
@@ -20,14 +20,13 @@ from reference.contract import CHAIN, Variant, pick
 from reference.softmax import DTYPES, check
 from triton_impl import tensors
 from triton_impl.tensors import Tiles, describe
+from triton_impl.words import high, low, pack, zero
 
 VARIANTS = {
     "softmax": (
         Variant("online", "a row in steps, read twice; every lane has a state", DTYPES, ("sm_80",), {"spill_bytes": 0}),
         Variant("resident", "whole rows in registers, read once", DTYPES, ("sm_80",), {"spill_bytes": 0}),
-        Variant(
-            "streamed", "wide rows through shared memory both ways, by TMA", DTYPES, ("sm_90",), {"spill_bytes": 0}
-        ),
+        Variant("packed", "wide rows in registers as they lie in memory", DTYPES, ("sm_80",), {"spill_bytes": 0}),
     )
 }
 
@@ -47,10 +46,10 @@ def resident_tiles(cols: int, itemsize: int) -> Tiles | None:
 
 
 @functools.cache
-def streamed_tiles(cols: int, itemsize: int) -> Tiles | None:
-    """By the width: rows of which a multiprocessor holds three, two on their way in, one out. Others: None."""
+def packed_tiles(cols: int, itemsize: int) -> Tiles | None:
+    """By the width: 128 elements a thread. None where resident takes a row, or does not need to."""
     block = triton.next_power_of_2(cols)
-    return Tiles(block, rows=1, warps=32, stages=3, programs=1) if block * itemsize == 65536 else None
+    return Tiles(block, rows=1, warps=8) if block == 32768 and itemsize == 2 else None
 
 
 @functools.cache
@@ -98,26 +97,48 @@ def _resident(
         tl.store(out_ptr + row * cols + col, out.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=["rows", "lines"])
-def _streamed(x, out, rows, lines, LINES: tl.constexpr, WHOLE: tl.constexpr, STAGES: tl.constexpr):
-    # x and out are TMA's descriptors of lines of 128 bytes, the loop's stages are slots in shared memory. A store is only
-    # begun here: it is waited for when the next one needs its slot.
-    for row in tl.range(tl.program_id(0), rows, tl.num_programs(0), num_stages=STAGES):
-        # --- load the row
-        values = x.load([row, 0, 0]).to(tl.float32)  # (1, LINES, LINE)
-        if not WHOLE:
-            inside = tl.arange(0, LINES)[None, :, None] < lines
-            values = tl.where(inside, values, float("-inf"))
+@triton.jit(do_not_specialize=["units"])
+def _packed(
+    x_ptr,
+    out_ptr,
+    units,
+    UNIT: tl.constexpr,
+    PIECE: tl.constexpr,
+    PIECES: tl.constexpr,
+    FILL: tl.constexpr,
+    DTYPE: tl.constexpr,
+):
+    # x and out are words of two numbers.
+    words = units * UNIT
+    row = tl.program_id(0).to(tl.int64) * words
+    lane = tl.arange(0, PIECE)
 
-        # --- maximum of the row
-        m = tl.max(values)
+    # --- load the row
+    x = ()  # PIECES of (PIECE,)
+    for piece in tl.static_range(PIECES):
+        at = piece * PIECE + lane
+        x += (tl.load(x_ptr + row + at, mask=at < words, other=FILL),)
 
-        # --- exponentials and their sum
-        e = tl.exp2((values - m) * LOG2E)
-        l = tl.sum(e)
+    # --- maximum of the row
+    highest = tl.full((PIECE,), float("-inf"), tl.float32)
+    for piece in tl.static_range(PIECES):
+        highest = tl.maximum(highest, tl.maximum(low(x[piece], DTYPE), high(x[piece], DTYPE)))
+    m = tl.max(highest, axis=0)
 
-        # --- divide and store
-        out.store([row, 0, 0], (e * tl.div_rn(1.0, l)).to(out.dtype))
+    # --- exponentials and their sum
+    sums = tl.zeros((PIECE,), tl.float32)
+    for piece in tl.static_range(PIECES):
+        pair = x[piece] ^ zero(sums)
+        sums += tl.exp2((low(pair, DTYPE) - m) * LOG2E) + tl.exp2((high(pair, DTYPE) - m) * LOG2E)
+    l = tl.sum(sums, axis=0)
+
+    # --- divide and store
+    scale = tl.div_rn(1.0, l)
+    for piece in tl.static_range(PIECES):
+        at = piece * PIECE + lane
+        pair = x[piece] ^ zero(l)
+        first, second = tl.exp2((low(pair, DTYPE) - m) * LOG2E), tl.exp2((high(pair, DTYPE) - m) * LOG2E)
+        tl.store(out_ptr + row + at, pack(first * scale, second * scale, DTYPE), mask=at < words)
 
 
 @triton.jit(do_not_specialize=["rows", "units"])
@@ -166,16 +187,20 @@ def resident(x: torch.Tensor, out: torch.Tensor) -> None:
     _resident[t.grid(rows, x)](x, out, rows, cols // unit, **shape, num_warps=t.warps, maxnreg=registers)
 
 
-def streamed(x: torch.Tensor, out: torch.Tensor) -> None:
-    """Launch the streamed form, or another one where it is not for such rows."""
+def packed(x: torch.Tensor, out: torch.Tensor) -> None:
+    """Launch the packed form, or another one where it is not for such rows."""
     rows, cols = x.shape
-    t = streamed_tiles(cols, x.element_size())
-    if t is None or not t.streams((x,), (out,)):
+    t = packed_tiles(cols, x.element_size())
+    if t is None or not tensors.in_words(x, out):
         return resident(x, out)
-    line = tensors.line(x)
-    shape = {"LINES": t.block // line, "WHOLE": cols == t.block, "STAGES": t.stages}
-    given = tensors.descriptor(x, t.block), tensors.descriptor(out, t.block)
-    _streamed[t.grid(rows, x)](*given, rows, cols // line, **shape, num_warps=t.warps)
+    words, unit = cols // 2, tensors.unit(cols // 2)
+    piece = 4 * 32 * t.warps  # 16 bytes a thread
+    shape = {"PIECE": piece, "PIECES": t.block // 2 // piece}
+    shape |= {"FILL": tensors.word_of(float("-inf"), x.dtype), "DTYPE": tensors.TYPES[x.dtype]}
+    # Two such programs on a multiprocessor.
+    _packed[(rows,)](
+        x.view(torch.int32), out.view(torch.int32), words // unit, UNIT=unit, **shape, num_warps=t.warps, maxnreg=128
+    )
 
 
 def online(x: torch.Tensor, out: torch.Tensor) -> None:
@@ -188,7 +213,7 @@ def online(x: torch.Tensor, out: torch.Tensor) -> None:
     )
 
 
-LAUNCHERS = {"online": online, "resident": resident, "streamed": streamed}
+LAUNCHERS = {"online": online, "resident": resident, "packed": packed}
 
 
 def softmax(x: torch.Tensor, *, out: torch.Tensor | None = None, variant: str | None = None) -> torch.Tensor:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 import triton
+import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from reference.contract import ArrayInfo, Unsupported, wrong_type
@@ -73,6 +74,20 @@ def _properties(device: torch.device) -> tuple[str, int, int]:
 def unit(cols: int) -> int:
     """The largest power of two up to 16 that divides a width: what kernels are told of the alignment of rows."""
     return min(16, cols & -cols)
+
+
+TYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
+
+
+@functools.cache
+def word_of(number: float, dtype: torch.dtype) -> int:
+    """A 32-bit word of a 16-bit number twice."""
+    return torch.full((2,), number, dtype=dtype).view(torch.int32).item()
+
+
+def in_words(*arrays: torch.Tensor) -> bool:
+    """Whether 16-byte accesses reach all rows of these tensors, which have rows of as many elements."""
+    return all(a.shape[-1] * a.element_size() % 16 == 0 and a.data_ptr() % 16 == 0 for a in arrays)
 
 
 def line(tensor: torch.Tensor) -> int:

@@ -123,7 +123,7 @@ FAULTS = (
     Fault(
         "triton",
         "tail unmasked",
-        "triton_impl/rmsnorm.py",
+        "triton_impl/rmsnorm_backward.py",
         "\n            tl.store(dx_ptr + row * cols + col, dx.to(dx_ptr.dtype.element_ty), mask=inside)",
         "\n            tl.store(dx_ptr + row * cols + col, dx.to(dx_ptr.dtype.element_ty))",
         ("guard bands",),
@@ -132,7 +132,7 @@ FAULTS = (
     Fault(
         "triton",
         "dweight's tail unmasked",
-        "triton_impl/rmsnorm.py",
+        "triton_impl/rmsnorm_backward.py",
         "total.to(dweight_ptr.dtype.element_ty), mask=col < cols)",
         "total.to(dweight_ptr.dtype.element_ty))",
         ("guard bands",),
@@ -141,7 +141,7 @@ FAULTS = (
     Fault(
         "triton",
         "dweight misses its last part",
-        "triton_impl/rmsnorm.py",
+        "triton_impl/rmsnorm_backward.py",
         "mask=(part < parts) & (col < cols)",
         "mask=(part < parts - 1) & (col < cols)",
         ("bound",),
@@ -150,7 +150,7 @@ FAULTS = (
     Fault(
         "triton",
         "dweight added up in 16 bits",
-        "triton_impl/rmsnorm.py",
+        "triton_impl/rmsnorm_backward.py",
         "(sums[piece] + dy * normed,)",
         "((sums[piece] + dy * normed).to(tl.float16).to(tl.float32),)",
         ("bound",),
@@ -159,7 +159,7 @@ FAULTS = (
     Fault(
         "triton",
         "weight forgotten in the mean",
-        "triton_impl/rmsnorm.py",
+        "triton_impl/rmsnorm_backward.py",
         "products += dy * weight * (x * rstd)",
         "products += dy * (x * rstd)",
         ("bound",),
@@ -168,7 +168,7 @@ FAULTS = (
     Fault(
         "triton",
         "mean over the block",
-        "triton_impl/rmsnorm.py",
+        "triton_impl/rmsnorm_backward.py",
         "keep_dims=True) / cols  # (ROWS, 1), times rstd",
         "keep_dims=True) / (BLOCK * PIECES)",
         ("bound",),
@@ -177,7 +177,7 @@ FAULTS = (
     Fault(
         "triton",
         "a strip short of a row",
-        "triton_impl/rmsnorm.py",
+        "triton_impl/rmsnorm_backward.py",
         "last = tl.minimum(first + strip, rows)",
         "last = tl.minimum(first + strip, rows - 1)",
         ("unwritten elements",),
@@ -186,7 +186,7 @@ FAULTS = (
     Fault(
         "triton",
         "rstd forgotten in the mean",
-        "triton_impl/rmsnorm.py",
+        "triton_impl/rmsnorm_backward.py",
         "products += dy * _load(weight_ptr, col, col < cols, False) * (x * rstd)",
         "products += dy * _load(weight_ptr, col, col < cols, False) * x",
         ("bound",),
@@ -195,7 +195,7 @@ FAULTS = (
     Fault(
         "triton",
         "the last row left unfinished",
-        "triton_impl/rmsnorm.py",
+        "triton_impl/rmsnorm_backward.py",
         "tl.range(start, stop + step, step",
         "tl.range(start, stop, step",
         ("unwritten elements", "bound"),
@@ -204,7 +204,7 @@ FAULTS = (
     Fault(
         "triton",
         "rstd of the row after",
-        "triton_impl/rmsnorm.py",
+        "triton_impl/rmsnorm_backward.py",
         "out = rstd_before * (g * weight",
         "out = rstd * (g * weight",
         ("bound",),

@@ -6,6 +6,7 @@ CUDA_BEST = "cuda/softmax/6_packed.cu"
 CUDA_TAILS = ("softmax-float32-3x1025", "softmax-float32-5x129-one_sided")
 CUDA_WIDE = ("softmax-float32-133x131072", "softmax-bfloat16-131x50257")  # clusters, rows prefetched
 TRITON_TAILS = ("softmax-float32-3x1025", "softmax-float32-5x129-one_sided")
+TRITON_PACKED = ("softmax-float16-3x24584",)
 TRITON_WIDE = ("softmax-float16-3x50257", "softmax-float32-2x50257")
 PALLAS_TAILS = ("softmax-float32-3x1025", "softmax-float32-5x129-one_sided")
 PALLAS_WIDE = ("softmax-float32-3x16387", "softmax-float32-3x16387-wide")  # split over warpgroups, in chunks
@@ -167,12 +168,12 @@ FAULTS = (
     ),
     Fault(
         "triton",
-        "zero past the end of a streamed row",
+        "zero past the end of a packed row",
         "triton_impl/softmax.py",
-        'values = tl.where(inside, values, float("-inf"))',
-        "values = tl.where(inside, values, 0.0)",
+        "other=FILL",
+        "other=0",
         ("bound",),
-        ("softmax-float32-2x11008",),
+        TRITON_PACKED,
     ),
     Fault(
         "pallas",
