@@ -50,8 +50,7 @@ VARIANTS = {
 
 VALUES = 32  # elements of a row that a thread holds
 RESIDENT_THREADS = 512  # of the backward rungs 2 and 3 on a multiprocessor, each with 128 registers
-ALONE = 512  # threads of a block that has rows of its own there
-SHARE = 128  # of one that shares them
+SHARE = 128  # threads of a block that shares rows with others
 FOLD = 1024  # threads of fold.cu
 NULL = np.uint64(0)  # in the place of an array that is not there
 
@@ -93,7 +92,7 @@ def plan(
         return launch(rung, ceil_div(rows, 64), 64, (("BLOCK", "64"),))
     if rung == "2_block":
         return launch(rung, rows, 256, (("BLOCK", "256"),))
-    if rung == "6_packed" and (tile := packed_tile(cols, vector, itemsize, 1, arrays)):
+    if rung == "6_packed" and (tile := packed_tile(cols, vector, itemsize, arrays)):
         grid = ceil_div(rows, tile.teams) * tile.shares
         return launch(rung, grid, tile.block, tile.defines[:5], cluster=tile.shares)
     if rung == "5_persistent" and (tile := persistent_tile(cols, vector, itemsize, arrays)):
@@ -130,12 +129,13 @@ def backward_tile(x: ArrayInfo, weight: ArrayInfo, *others: ArrayInfo, multiproc
     cols, itemsize = x.shape[1], scalar(x.dtype).itemsize
     vector = vector_width(cols, x, weight, *others)
     tile = spread(cols, vector, 32 // itemsize, block=SHARE)
-    if tile.block > ALONE:
+    if tile.block > MOST_THREADS:
         tile = spread(cols, vector, 32 // itemsize, shares=ceil_div(cols * itemsize, 32 * SHARE))
     if tile.shares > _blocks(tile) * multiprocessors:
         return None
     budget = shared_bytes(_blocks(tile)) - _totals_bytes(tile)
-    return replace(tile, stages=min(4, budget // (tile.held * 2 * itemsize)))
+    most = 6 if tile.shares > 1 else 4
+    return replace(tile, stages=min(most, budget // (tile.held * 2 * itemsize)))
 
 
 def _blocks(tile: Tile) -> int:

@@ -79,14 +79,13 @@ def spread(cols: int, vector: int, values: int, block: int = 0, shares: int = 1)
     return Tile(vector, team, ceil_div(vectors, team), max(1, block // team), shares)
 
 
-def packed_tile(cols: int, vector: int, itemsize: int, first: int, arrays: int = 1) -> Tile | None:
-    """Rung 6's tile, None for rows too wide for it. first: times 64 bytes of a wide row a thread, where a block has so
-    many threads; then it is twice. arrays: that are read."""
+def packed_tile(cols: int, vector: int, itemsize: int, arrays: int = 1) -> Tile | None:
+    """Rung 6's tile, None for rows too wide for it. arrays: that are read."""
     values = min(64 // itemsize, 16 * vector)  # single 16-bit elements fill registers as float32 does
     if cols * itemsize * arrays <= STRAIGHT:
         return spread(cols, vector, values, block=128)
-    for times, shares, most in ((first, 1, MOST_THREADS), (2, 1, MOST_THREADS), (2, 4, 512), (2, 8, MOST_THREADS)):
-        tile = spread(cols, vector, times * values // arrays, shares=shares)
+    for shares, most in ((1, MOST_THREADS), (4, MOST_THREADS // 2), (MOST_CLUSTER, MOST_THREADS)):
+        tile = spread(cols, vector, 2 * values // arrays, shares=shares)
         if tile.block <= most:
             return tile
     return None

@@ -59,7 +59,7 @@ def plan(x: ArrayInfo, out: ArrayInfo, *, variant: Variant, multiprocessors: int
     if rung == "2_block":
         return (_launch(x, rung, rows, 256, (("BLOCK", "256"),)),)
     itemsize = scalar(x.dtype).itemsize
-    if rung == "6_packed" and (tile := packed_tile(cols, vector, itemsize, first=2)):
+    if rung == "6_packed" and (tile := packed_tile(cols, vector, itemsize)):
         grid = ceil_div(rows, tile.teams) * tile.shares
         return (_launch(x, rung, grid, tile.block, tile.defines[:5], cluster=tile.shares),)
     if rung == "5_persistent" and (tile := persistent_tile(cols, vector, itemsize)):

@@ -265,17 +265,19 @@ def test_dweight_has_the_same_bits_twice(name, pytestconfig):
 @pytest.mark.parametrize(
     "rows, cols, dtype, weight_dtype, residual",
     [
-        (19, 9000, "bfloat16", "float32", False),  # backward shared between blocks
-        (19, 9001, "float16", "float16", False),  # the same, one element at a time
-        (19, 17000, "bfloat16", "bfloat16", True),  # prefetch: three rows of a block
+        (19, 17000, "bfloat16", "bfloat16", True),  # backward shared between blocks
         (3, 17000, "bfloat16", "bfloat16", False),  # in registers, the weight read when it is needed
-        (19, 17001, "float16", "float32", True),  # one element at a time
+        (19, 17001, "float16", "float32", True),  # the same, one element at a time
         (19, 40000, "float32", "float32", False),  # clusters
         (2, 270000, "float16", "float16", False),  # past a cluster
     ],
 )
-def test_cuda_wide_rows(rows, cols, dtype, weight_dtype, residual, pytestconfig):
+def test_cuda_wide_rows(rows, cols, dtype, weight_dtype, residual, pytestconfig, monkeypatch):
     """What wide rows take, at sizes that a machine without a GPU manages."""
+    from cupy_impl import host
+
+    # Rows of 34 KB are shared by 9 blocks then: two groups, one of which is without a row in the end.
+    monkeypatch.setattr(host, "multiprocessors", lambda array: 5)
     backend, tier = backends.find("cuda"), pytestconfig.tier
     if reason := backend.unavailable(tier):
         pytest.skip(reason)

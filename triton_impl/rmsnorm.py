@@ -2,7 +2,7 @@
 
 contract  reference/rmsnorm.py
 mapping   resident: a program owns a tile of whole rows in registers; packed: a row as it lies in memory, so that a
-          multiprocessor has two; two_pass: a program owns a row and reads it twice
+          multiprocessor has twice as many; two_pass: a program owns a row and reads it twice
 traffic   reads x and writes y once (with a residual two of each); weight stays in L2, packed and resident have it in L1:
           memory decides. The second reading in two_pass, backwards, comes from L1 as far as the row is still there
 limits    any GPU from sm_80; without residual, rows that begin at 16-byte addresses are read once up to 32768, in 16 bits
@@ -57,9 +57,9 @@ def two_pass_tiles(cols: int, itemsize: int) -> Tiles:
 
 @functools.cache
 def packed_tiles(cols: int, itemsize: int) -> Tiles | None:
-    """By the width: 32 elements a thread. None where resident takes a row, or does not need to."""
+    """By the width: 32 elements a thread. None where resident is as fast or packed is not possible."""
     block = triton.next_power_of_2(cols)
-    return Tiles(block, rows=1, warps=block // 1024) if 8192 < block <= 32768 and itemsize == 2 else None
+    return Tiles(block, rows=1, warps=block // 1024) if 2048 < block <= 32768 and itemsize == 2 else None
 
 
 @triton.jit

@@ -5,8 +5,8 @@
 //           warp side by side, and in registers the weight and the sums of dweight there; a block has TEAMS such teams.
 //           A grid of what is resident takes rows in turn, STAGES of them in shared memory, on their way there or on
 //           their way out. Each warp copies its own part, so that copies need no barrier. A row's mean is on its way
-//           from the other threads, and through global memory from the other blocks, while dx of the row before is
-//           computed
+//           from the other threads while dx of the row before is computed, or of two rows before where it comes from
+//           other blocks, through global memory
 // traffic   2 rows x cols elements read, one written, and a cols of float32 for every block that shares no row
 // limits    GPUs from sm_90; rows that all resident blocks' registers hold
 //
@@ -27,7 +27,8 @@
 constexpr int BLOCK = TEAM * TEAMS;
 constexpr int LANES = TEAM < 32 ? TEAM : 32;
 constexpr bool BULK = VECTOR * sizeof(SCALAR) == 16 && TEAM % 32 == 0;
-static_assert(STAGES > 2, "a place for the row, one for the next, others to copy to");
+constexpr int LEAD = SHARES > 1 ? 2 : 1;  // rows by which a mean is ahead of dx
+static_assert(STAGES > LEAD + 1, "a place for the row, others for those ahead, and to copy to");
 static_assert(SHARES == 1 || TEAMS == 1, "blocks share a row, or have several");
 
 // partials (count, cols): of every 256 rows that the blocks which share them have taken. words (rows, SHARES), zeros at
@@ -96,10 +97,22 @@ __device__ inline void backward_rows(const SCALAR* __restrict__ dy, const SCALAR
 
     // All teams take as many turns, the last ones perhaps without a row.
     const int turns = (rows + step - 1) / step;
-    float scale = rstd_of(row), next_scale = rstd_of(row + step);
-    async_copy_wait<STAGES - 2>();
-    float dot = dot_of(row, scale, 0);
+    float scales[LEAD + 2], found[LEAD];  // of this row and those ahead
+#pragma unroll
+    for (int i = 0; i <= LEAD; ++i) {
+        scales[i] = rstd_of(row + i * step);
+    }
+    async_copy_wait<STAGES - 1 - LEAD>();
+#pragma unroll
+    for (int i = 0; i < LEAD; ++i) {
+        found[i] = dot_of(row + i * step, scales[i], i);
+    }
     for (int turn = 0; turn < turns; ++turn, row += step) {
+        scales[LEAD + 1] = rstd_of(row + (LEAD + 1) * step);
+        // --- load the row, one ahead
+        async_copy_wait<STAGES - 2 - LEAD>();
+        const float next = turn + LEAD < turns ? dot_of(row + LEAD * step, scales[LEAD], turn + LEAD) : 0.0f;
+        float dot = found[0];
         if (SHARES > 1 && row < rows) {
             dot = 0.0f;
             for (int share = threadIdx.x % 32; share < SHARES; share += 32) {
@@ -108,12 +121,6 @@ __device__ inline void backward_rows(const SCALAR* __restrict__ dy, const SCALAR
             dot = warp_reduce<32>(dot, Sum());
         }
         const float mean = dot / cols;
-        const float later_scale = rstd_of(row + 2 * step);
-        if (turn + 1 < turns) {
-            // --- load the row, the next one
-            async_copy_wait<STAGES - 3>();
-            dot = dot_of(row + step, next_scale, turn + 1);
-        }
         if (BULK) {
             bulk_store_wait();  // the last turn's dx has left its place
         }
@@ -125,15 +132,21 @@ __device__ inline void backward_rows(const SCALAR* __restrict__ dy, const SCALAR
             if (row < rows && at < vectors) {
                 // --- dx, --- dweight
                 *(BULK ? place(turn, 1, i) : reinterpret_cast<Vec*>(dx + row * cols) + at) =
-                    gradients(*place(turn, 0, i), *place(turn, 1, i), w[i], scale, mean, sums[i]);
+                    gradients(*place(turn, 0, i), *place(turn, 1, i), w[i], scales[0], mean, sums[i]);
             }
         }
         if constexpr (BULK) {
             const int count = row < rows ? min(vectors - run, VECTORS * LANES) : 0;
             bulk_store(reinterpret_cast<Vec*>(dx + row * cols) + run, place(turn, 1, 0), count);
         }
-        scale = next_scale;
-        next_scale = later_scale;
+#pragma unroll
+        for (int i = 0; i <= LEAD; ++i) {
+            scales[i] = scales[i + 1];
+        }
+#pragma unroll
+        for (int i = 0; i < LEAD; ++i) {
+            found[i] = i + 1 < LEAD ? found[i + 1] : next;
+        }
 
         if (turn % LongSum::CHAIN == LongSum::CHAIN - 1 || turn == turns - 1) {
             Sums* to = reinterpret_cast<Sums*>(

@@ -20,8 +20,7 @@
 
 constexpr int BLOCK = TEAM * TEAMS;
 constexpr int LANES = TEAM < 32 ? TEAM : 32;
-constexpr bool SMALL = VECTORS * VECTOR * (VECTOR == 1 ? 4 : sizeof(SCALAR)) <= 64;  // what a thread holds
-constexpr int RESIDENT = RESIDUAL ? 640 : SMALL && BLOCK > 512 ? 2048 : 1024;        // threads, that share the registers
+constexpr int RESIDENT = RESIDUAL ? 640 : 1024;  // threads of a multiprocessor, which share its registers
 
 extern "C" __global__ CLUSTER_DIMS __launch_bounds__(BLOCK, RESIDENT < BLOCK ? 1 : RESIDENT / BLOCK)
 void rmsnorm(const SCALAR* __restrict__ x, const WEIGHT* __restrict__ weight, const SCALAR* __restrict__ residual,

@@ -69,7 +69,7 @@ def empty(shape: tuple[int, ...], dtype: str, like: np.ndarray) -> np.ndarray:
 
 def multiprocessors(array) -> int:
     """As few as make small cases come to several rows of a block."""
-    return 2
+    return 3
 
 
 def arch(array) -> None:
