@@ -11,6 +11,13 @@
 // Waits for all blocks of the cluster; none may be written to before it runs.
 __device__ inline void cluster_sync() { cooperative_groups::this_cluster().sync(); }
 
+// What `mine` in shared memory is in block `block` of the cluster.
+template <typename T>
+__device__ inline T* cluster_place(T* mine, int block)
+{
+    return cooperative_groups::this_cluster().map_shared_rank(mine, block);
+}
+
 // Tells the other blocks this one's value. parts: CLUSTER of them in shared memory, which may be written again once this
 // block has received what comes after.
 template <typename T>
@@ -41,6 +48,12 @@ __device__ inline T cluster_receive(T, Merge merge, const T* parts)
 #define CLUSTER_DIMS
 
 __device__ inline void cluster_sync() {}
+
+template <typename T>
+__device__ inline T* cluster_place(T* mine, int)
+{
+    return mine;
+}
 
 template <typename T>
 __device__ inline void cluster_send(T, T*)

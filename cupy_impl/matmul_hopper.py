@@ -1,0 +1,229 @@
+"""Matmul's rungs for Hopper's tensor cores, ``cuda/matmul/7_wgmma.cu`` and on: their variants and the launches of a call.
+
+TMA reads both operands where they lie, row by row or column by column, so no transpose is copied.
+"""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from cupy_impl.launches import CXX_TYPES, Kernel, Launch, TensorMap
+from cupy_impl.rows import ceil_div
+from reference.contract import ArrayInfo, Unsupported, Variant, row_major, scalar
+
+DTYPES = ("float16", "bfloat16", "float32")  # float32 as TF32
+HOPPER = ("sm_90a",)
+TENSOR_CORES = {"spill_bytes": 0, "HGMMA": ">0", "UTMALDG": ">0"}
+
+VARIANTS = (
+    Variant("7_wgmma", "TMA and wgmma: warpgroups multiply out of a ring of stages", DTYPES, HOPPER, TENSOR_CORES),
+    Variant("8_specialised", "one warpgroup only loads, others only multiply", DTYPES, HOPPER, TENSOR_CORES),
+    Variant(
+        "9_persistent",
+        "blocks take tile after tile in an order for L2, TMA stores them",
+        DTYPES,
+        HOPPER,
+        {**TENSOR_CORES, "UTMASTG": ">0"},
+    ),
+    Variant(
+        "10_cluster",
+        "two blocks read the columns of B that they share once",
+        DTYPES,
+        HOPPER,
+        {**TENSOR_CORES, "UTMASTG": ">0"},
+    ),
+    Variant("11_split", "few tiles: blocks of a cluster share one along K", DTYPES, HOPPER, TENSOR_CORES),
+)
+
+WARPGROUP = 128  # threads
+ROW_BYTES = 128  # of a stage's rows, the width of the swizzle
+BUFFER_BYTES = 64 * ROW_BYTES  # that a warpgroup stages for a TMA store
+SHARED_BYTES = 227 * 1024  # of a block
+MOST_CLUSTER = 8
+FILLED = 0.7  # of the multiprocessors: the share that a choice of tiles has to keep busy
+NULL = np.uint64(0)  # in the place of an array that is not there
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a kernel cuts up a product.
+
+    consumers: warpgroups of a block that multiply, 64 rows of the tile each. tile_n: columns of the tile. stages: of the
+    ring. group: rows of tiles that are taken together. buffers: of a warpgroup for TMA stores, 0 for stores by threads.
+    cluster: blocks, which share columns of B in rung 10 and a tile along K in rung 11. swap: out's transpose is
+    computed. blocks: of a multiprocessor.
+    """
+
+    consumers: int = 2
+    tile_n: int = 256
+    stages: int = 4
+    group: int = 8
+    buffers: int = 0
+    cluster: int = 1
+    swap: bool = False
+    blocks: int = 1
+
+    @property
+    def tile_m(self) -> int:
+        return 64 * self.consumers
+
+    @property
+    def stage_bytes(self) -> int:
+        return (self.tile_m + self.tile_n) * ROW_BYTES
+
+    @property
+    def shared_bytes(self) -> int:
+        """The stages, the buffers, two barriers a stage."""
+        return self.stages * (self.stage_bytes + 16) + self.consumers * self.buffers * BUFFER_BYTES
+
+    def tiles(self, rows: int, cols: int) -> int:
+        return ceil_div(rows, self.tile_m) * ceil_div(cols, self.tile_n)
+
+
+LADDER = {
+    "7_wgmma": Config(2, 128, 3),
+    "8_specialised": Config(2, 256, 4),
+    "9_persistent": Config(2, 256, 4, 16, 2),
+    "10_cluster": Config(2, 256, 4, 8, 2, 2),
+}
+
+
+class Operand(NamedTuple):
+    """A or B as TMA sees it: rows of A, or columns of B, by K.
+
+    name: in the call. k_major: neighbours in memory are neighbours along K, otherwise along rows. pitch: bytes between
+    lines of neighbours.
+    """
+
+    name: str
+    dtype: str
+    rows: int
+    depth: int
+    k_major: bool
+    pitch: int
+
+    def map(self, rows: int) -> TensorMap:
+        """Its tensor map, for boxes of up to so many rows."""
+        width = ROW_BYTES // scalar(self.dtype).itemsize
+        if self.k_major:
+            return TensorMap(self.name, self.dtype, (self.depth, self.rows), self.pitch, (width, rows))
+        return TensorMap(self.name, self.dtype, (self.rows, self.depth), self.pitch, (width, width))
+
+
+def operand(name: str, info: ArrayInfo, k_axis: int) -> Operand:
+    """An array as TMA sees it; k_axis: which of its axes is K. Raises Unsupported for what TMA cannot address."""
+    itemsize = scalar(info.dtype).itemsize
+    strides = info.strides or row_major(info.shape)
+    rows, depth = info.shape[1 - k_axis], info.shape[k_axis]
+    if info.address % 16:
+        raise Unsupported(f"{name} starts at {info.address}; TMA takes multiples of 16")
+    for k_major, near, far in ((True, k_axis, 1 - k_axis), (False, 1 - k_axis, k_axis)):
+        if strides[near] == 1 or info.shape[near] == 1:
+            # With a single line there is no next one.
+            pitch = ceil_div(info.shape[near] * itemsize, 16) * 16 if info.shape[far] == 1 else strides[far] * itemsize
+            if pitch % 16 == 0:
+                return Operand(name, info.dtype, rows, depth, k_major, pitch)
+    raise Unsupported(f"{name} has strides {info.strides}, {itemsize} bytes each; TMA takes rows a multiple of 16 bytes apart")
+
+
+def configuration(
+    rung: str, left: Operand, right: Operand, multiprocessors: int = 132
+) -> tuple[str, Config]:
+    """Which kernel and which configuration of it compute a product on rung ``rung``; left, right: A and B."""
+    if rung != "11_split":
+        return rung, LADDER[rung]
+    large = LADDER["10_cluster"]
+    if large.tiles(left.rows, right.rows) >= FILLED * multiprocessors:
+        return "10_cluster", large
+    return rung, split(left, right, multiprocessors)
+
+
+def split(left: Operand, right: Operand, multiprocessors: int) -> Config:
+    """Rung 11's configuration: out's few rows or columns become the tile's columns, K is shared until the GPU is full."""
+    few, many = (left, right) if left.rows <= right.rows else (right, left)
+    steps = ceil_div(left.depth * scalar(left.dtype).itemsize, ROW_BYTES)
+    if few.rows <= 32 and few.k_major:
+        blocks = 2
+        tile = Config(1, max(8, 1 << (few.rows - 1).bit_length()), swap=few is left, blocks=blocks)
+        return _filled(tile, many.rows, few.rows, steps, multiprocessors)
+    for tile in (Config(2, 128), Config(1, 128), Config(1, 64)):
+        chosen = _filled(tile, left.rows, right.rows, steps, multiprocessors)
+        if chosen.tiles(left.rows, right.rows) * chosen.cluster >= FILLED * multiprocessors:
+            break
+    return chosen
+
+
+def _filled(tile: Config, rows: int, cols: int, steps: int, multiprocessors: int) -> Config:
+    """A tile's configuration with as many blocks a tile as fill the GPU and as many stages as fill shared memory."""
+    cluster = 1
+    while (
+        cluster < MOST_CLUSTER
+        and 2 * cluster * tile.tiles(rows, cols) <= tile.blocks * multiprocessors
+        and steps >= 8 * cluster  # 4 or more of each block
+    ):
+        cluster *= 2
+    # Of 228 KiB the system takes 1 KiB a block.
+    room = (228 * 1024 // tile.blocks - 1024) // (tile.stage_bytes + 16)
+    # The blocks' sums take the place of the stages.
+    return replace(tile, cluster=cluster, stages=max(2, min(room, ceil_div(steps, cluster), 12)))
+
+
+def plan(
+    a: ArrayInfo,
+    b: ArrayInfo,
+    out: ArrayInfo,
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    bias: ArrayInfo | None = None,
+    activation: str | None = None,
+    precision: str = "ieee",
+    variant: Variant,
+    multiprocessors: int = 132,
+    config: Config | None = None,
+) -> tuple[Launch, ...]:
+    """The launches of a call. config: of the variant's own kernel, for tuning; by default :func:`configuration`'s.
+
+    Raises Unsupported for what TMA or wgmma cannot do: K of 0, rows not a multiple of 16 bytes apart, IEEE float32.
+    """
+    if a.dtype == "float32" and precision != "tf32":
+        raise Unsupported(f"precision is {precision!r}; {variant.name} takes float32 as 'tf32'")
+    left, right = operand("a", a, 0 if transpose_a else 1), operand("b", b, 1 if transpose_b else 0)
+    if left.depth == 0:
+        raise Unsupported(f"K is 0; {variant.name} takes 1 or more")
+    if a.dtype == "float32" and not (left.k_major and right.k_major):
+        raise Unsupported(f"a or b has its rows along M or N; {variant.name} takes float32 with rows along K")
+    rung = variant.name
+    if config is None:
+        rung, config = configuration(rung, left, right, multiprocessors)
+    m, n = out.shape
+    itemsize = scalar(out.dtype).itemsize
+    staged = (n * itemsize) % 16 == 0 and out.address % 16 == 0
+    if config.buffers and not staged:
+        config = replace(config, buffers=0)
+    if config.swap:
+        left, right = right, left
+    part = config.tile_n // config.cluster if rung == "10_cluster" else config.tile_n
+    maps = left.map(config.tile_m), right.map(part)
+    if rung in ("9_persistent", "10_cluster"):
+        maps += (TensorMap("out", out.dtype, (n, m), n * itemsize if staged else 16, (ROW_BYTES // itemsize, 64)),)
+    tiles = ceil_div(left.rows, config.tile_m) * ceil_div(right.rows, config.tile_n)
+    grid = tiles
+    if rung == "9_persistent":
+        grid = min(tiles, multiprocessors)
+    elif rung == "10_cluster":
+        tiles = ceil_div(left.rows, config.tile_m * config.cluster) * ceil_div(right.rows, config.tile_n)
+        grid = min(tiles, multiprocessors // config.cluster) * config.cluster
+    elif rung == "11_split":
+        grid = tiles * config.cluster
+    defines = {
+        "SCALAR": CXX_TYPES[a.dtype],
+        "OUT": CXX_TYPES[out.dtype],
+        "LEFT_K_MAJOR": left.k_major,
+        "RIGHT_K_MAJOR": right.k_major,
+        "CONSUMERS": config.consumers,
+        "TILE_N": config.tile_n,
+        "STAGES": config.stages,
+    }
+    return ()
