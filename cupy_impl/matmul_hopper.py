@@ -11,6 +11,7 @@ import numpy as np
 from cupy_impl.launches import CXX_TYPES, Kernel, Launch, TensorMap
 from cupy_impl.rows import ceil_div
 from reference.contract import ArrayInfo, Unsupported, Variant, row_major, scalar
+from reference.matmul import ACTIVATIONS
 
 DTYPES = ("float16", "bfloat16", "float32")  # float32 as TF32
 HOPPER = ("sm_90a",)
@@ -148,6 +149,8 @@ def split(left: Operand, right: Operand, multiprocessors: int) -> Config:
         tile = Config(1, max(8, 1 << (few.rows - 1).bit_length()), swap=few is left, blocks=blocks)
         return _filled(tile, many.rows, few.rows, steps, multiprocessors)
     for tile in (Config(2, 128), Config(1, 128), Config(1, 64)):
+        if tile.tile_m > 64 and left.rows <= 64:
+            continue
         chosen = _filled(tile, left.rows, right.rows, steps, multiprocessors)
         if chosen.tiles(left.rows, right.rows) * chosen.cluster >= FILLED * multiprocessors:
             break
@@ -197,33 +200,53 @@ def plan(
     rung = variant.name
     if config is None:
         rung, config = configuration(rung, left, right, multiprocessors)
-    m, n = out.shape
-    itemsize = scalar(out.dtype).itemsize
-    staged = (n * itemsize) % 16 == 0 and out.address % 16 == 0
-    if config.buffers and not staged:
+    n, itemsize = out.shape[1], scalar(out.dtype).itemsize
+    staged = n * itemsize % 16 == 0 and out.address % 16 == 0
+    if not staged:
         config = replace(config, buffers=0)
     if config.swap:
         left, right = right, left
-    part = config.tile_n // config.cluster if rung == "10_cluster" else config.tile_n
-    maps = left.map(config.tile_m), right.map(part)
-    if rung in ("9_persistent", "10_cluster"):
-        maps += (TensorMap("out", out.dtype, (n, m), n * itemsize if staged else 16, (ROW_BYTES // itemsize, 64)),)
-    tiles = ceil_div(left.rows, config.tile_m) * ceil_div(right.rows, config.tile_n)
-    grid = tiles
-    if rung == "9_persistent":
-        grid = min(tiles, multiprocessors)
-    elif rung == "10_cluster":
-        tiles = ceil_div(left.rows, config.tile_m * config.cluster) * ceil_div(right.rows, config.tile_n)
-        grid = min(tiles, multiprocessors // config.cluster) * config.cluster
-    elif rung == "11_split":
-        grid = tiles * config.cluster
+    rows, cols = left.rows, right.rows
+    sharers = config.cluster if rung == "10_cluster" else 1
+    down, along = ceil_div(rows, sharers * config.tile_m), ceil_div(cols, config.tile_n)
+    maps = [left.map(config.tile_m), right.map(config.tile_n // sharers)]
     defines = {
         "SCALAR": CXX_TYPES[a.dtype],
         "OUT": CXX_TYPES[out.dtype],
-        "LEFT_K_MAJOR": left.k_major,
-        "RIGHT_K_MAJOR": right.k_major,
+        "LEFT_K_MAJOR": int(left.k_major),
+        "RIGHT_K_MAJOR": int(right.k_major),
         "CONSUMERS": config.consumers,
         "TILE_N": config.tile_n,
         "STAGES": config.stages,
+        "VECTOR": 2 if n % 2 == 0 and out.address % (2 * itemsize) == 0 else 1,
+        "ACTIVATION": ACTIVATIONS.index(activation),
     }
-    return ()
+    blocks, warpgroups = down * along * config.cluster, config.consumers + 1
+    if rung in ("9_persistent", "10_cluster"):
+        store = TensorMap("out", out.dtype, out.shape[::-1], n * itemsize, (ROW_BYTES // itemsize, 64)) if staged else None
+        maps.append(store or maps[0])  # which nobody looks at
+        defines |= {"GROUP": config.group, "BUFFERS": config.buffers}
+        blocks = min(blocks, multiprocessors // config.cluster * config.cluster)
+    elif rung == "11_split":
+        defines |= {"GROUP": config.group, "SWAP": int(config.swap), "BLOCKS": config.blocks}
+    if rung in ("10_cluster", "11_split"):
+        defines["CLUSTER"] = config.cluster
+    if rung == "7_wgmma":
+        warpgroups = config.consumers
+    return (
+        Launch(
+            kernel=Kernel(f"matmul/{rung}.cu", "matmul", tuple((name, str(value)) for name, value in defines.items())),
+            grid=(blocks, 1, 1),
+            block=(warpgroups * WARPGROUP, 1, 1),
+            arguments=(
+                *maps,
+                NULL if bias is None else "bias",
+                "out",
+                np.int32(rows),
+                np.int32(cols),
+                np.int32(left.depth),
+            ),
+            shared_bytes=config.shared_bytes,
+            cluster=(config.cluster, 1, 1),
+        ),
+    )

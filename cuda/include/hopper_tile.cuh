@@ -73,8 +73,8 @@ __device__ inline void load_stage(const Ring& ring, int stage, const TensorMap& 
 // Starts the product of a stage for warpgroup `consumer`: sums = left right, or with add sums + left right.
 __device__ inline void multiply_stage(float (&sums)[SUMS], const Ring& ring, int stage, int consumer, bool add)
 {
-    const auto left = wgmma_descriptor<LEFT_K_MAJOR>(ring.left(stage) + consumer * COLUMN_BYTES);
-    const auto right = wgmma_descriptor<RIGHT_K_MAJOR>(ring.right(stage));
+    const auto left = wgmma_descriptor<LEFT_K_MAJOR>(shared_address(ring.left(stage) + consumer * COLUMN_BYTES));
+    const auto right = wgmma_descriptor<RIGHT_K_MAJOR>(shared_address(ring.right(stage)));
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

@@ -9,10 +9,6 @@ struct alignas(64) TensorMap {
     unsigned long long words[16];
 };
 
-// Where byte `byte` of row `row` lies in a box of 128-byte rows: the 128-byte swizzle, in which 16-byte pieces change places
-// within their row, so that 8 rows of one column lie in 8 different bank groups. The box starts at a multiple of 1024.
-__device__ inline int swizzled(int row, int byte) { return row * 128 + (byte ^ (row % 8 * 16)); }
-
 // Starts the copy of the box at column x, row y; the barrier gets its bytes.
 __device__ inline void tma_load(void* shared, const TensorMap& map, int x, int y, Barrier* barrier)
 {

@@ -5,25 +5,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "mbarrier.cuh"
-
-// What a tile's 64-bit descriptor says: bits 0-13 where it starts, 16-29 the leading and 32-45 the stride offset, all in
-// units of 16 bytes, 62-63 the swizzle, 1 for that of 128 bytes. A tile whose rows run along K is a column of (8, 128 byte)
-// atoms, a stride of 1024 bytes apart. One whose rows run along M or N is, for every 128 bytes of M or N, such a column
-// along K, and the next column lies the leading offset away.
-constexpr int COLUMN_BYTES = 64 * 128;
-
-template <bool K_MAJOR>
-__device__ inline unsigned long long wgmma_descriptor(const void* tile)
-{
-    const unsigned long long start = (shared_address(tile) & 0x3ffff) >> 4;
-    const unsigned long long leading = K_MAJOR ? 1 : COLUMN_BYTES >> 4;  // along K it has no meaning
-    return start | leading << 16 | 1024ull >> 4 << 32 | 1ull << 62;
-}
-
-// From one instruction's 32 bytes of K to the next's, in a descriptor's units.
-template <typename T, bool K_MAJOR>
-constexpr int WGMMA_STEP = (K_MAJOR ? 32 : 32 / sizeof(T) * 128) >> 4;
+#include "tile_layout.cuh"
 
 // Before a warpgroup's first product, and whenever its registers were touched since.
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -48,10 +30,6 @@ __device__ inline void wgmma_wait_all(float (&d)[N])
         asm volatile("" : "+f"(d[i])::"memory");
     }
 }
-
-// Where thread `thread` of the warpgroup has d[i]; d[i] and d[i + 1], i even, are neighbours in a row.
-__device__ inline int wgmma_row(int thread, int i) { return thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8; }
-__device__ inline int wgmma_col(int thread, int i) { return i / 4 * 8 + thread % 4 * 2 + i % 2; }
 
 // wgmma<A_K_MAJOR, B_K_MAJOR>(T(), d, a, b, add) for T __half, __nv_bfloat16 and float, which is cut to TF32 and has to be
 // K-major: d = a b, or with add d + a b. Of descriptors a and b, 32 bytes of K.
