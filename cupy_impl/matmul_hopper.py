@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cupy_impl.launches import CXX_TYPES, Kernel, Launch, TensorMap
-from cupy_impl.rows import ceil_div
+from cupy_impl.rows import WARP, ceil_div
 from reference.contract import ArrayInfo, Unsupported, Variant, row_major, scalar
 from reference.matmul import ACTIVATIONS
 
@@ -219,9 +219,10 @@ def plan(
         "TILE_N": config.tile_n,
         "STAGES": config.stages,
         "VECTOR": 2 if n % 2 == 0 and out.address % (2 * itemsize) == 0 else 1,
+        "BIAS": int(bias is not None),
         "ACTIVATION": ACTIVATIONS.index(activation),
     }
-    blocks, warpgroups = down * along * config.cluster, config.consumers + 1
+    blocks, threads = down * along * config.cluster, (config.consumers + 1) * WARPGROUP
     if rung in ("9_persistent", "10_cluster"):
         store = TensorMap("out", out.dtype, out.shape[::-1], n * itemsize, (ROW_BYTES // itemsize, 64)) if staged else None
         maps.append(store or maps[0])  # which nobody looks at
@@ -229,15 +230,16 @@ def plan(
         blocks = min(blocks, multiprocessors // config.cluster * config.cluster)
     elif rung == "11_split":
         defines |= {"GROUP": config.group, "SWAP": int(config.swap), "BLOCKS": config.blocks}
+        threads -= WARPGROUP - WARP
+    elif rung == "7_wgmma":
+        threads -= WARPGROUP
     if rung in ("10_cluster", "11_split"):
         defines["CLUSTER"] = config.cluster
-    if rung == "7_wgmma":
-        warpgroups = config.consumers
     return (
         Launch(
             kernel=Kernel(f"matmul/{rung}.cu", "matmul", tuple((name, str(value)) for name, value in defines.items())),
             grid=(blocks, 1, 1),
-            block=(warpgroups * WARPGROUP, 1, 1),
+            block=(threads, 1, 1),
             arguments=(
                 *maps,
                 NULL if bias is None else "bias",

@@ -2,7 +2,7 @@
 // come through a ring of stages in shared memory, 128 bytes of K a stage. Each of CONSUMERS warpgroups multiplies 64 rows.
 //
 // Defines: SCALAR, OUT (float, __half, __nv_bfloat16), LEFT_K_MAJOR, RIGHT_K_MAJOR (0 or 1), CONSUMERS, TILE_N, STAGES,
-// VECTOR (elements of out that store as one, 1 or 2), ACTIVATION.
+// VECTOR (elements of out that store as one, 1 or 2), BIAS (0 or 1), ACTIVATION (epilogue.cuh).
 #pragma once
 
 #include "epilogue.cuh"
@@ -116,6 +116,11 @@ __device__ inline void multiply_tile(float (&sums)[SUMS], const Ring& ring, Turn
     release<SHARERS>(ring.empty + last);
 }
 
+__device__ inline float finish(float sum, const SCALAR* bias, int col)
+{
+    return activate(BIAS ? sum + static_cast<float>(bias[col]) : sum);
+}
+
 // The finished numbers of a warpgroup's sums, straight to out (rows, cols) from `row` and `col` on.
 __device__ inline void store_sums(const float (&sums)[SUMS], const SCALAR* bias, OUT* out, int row, int col, int rows,
                                   int cols)
@@ -158,7 +163,7 @@ __device__ inline void store_sums_staged(const float (&sums)[SUMS], const SCALAR
             Vector<float, 2> wide;
 #pragma unroll
             for (int j = 0; j < 2; ++j) {
-                wide.values[j] = first + j < cols ? finish(sums[chunk * (SPAN / 2) + i + j], bias, first + j) : 0.0f;
+                wide.values[j] = finish(sums[chunk * (SPAN / 2) + i + j], bias, min(first + j, cols - 1));
             }
             const int place = swizzled(wgmma_row(thread, i), at_col * static_cast<int>(sizeof(OUT)));
             *reinterpret_cast<Packed<OUT, 2>*>(buffer + place) = narrow<OUT>(wide);

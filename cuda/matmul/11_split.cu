@@ -1,9 +1,10 @@
 // Matmul, rung 11: for few tiles, blocks of a cluster share one along K; for few rows, A and B change places.
 //
 // contract  reference/matmul.py
-// mapping   a cluster of CLUSTER blocks owns a (TILE_M, TILE_N) tile, each block a part of K. Their sums meet in distributed
-//           shared memory, where each block adds up a part of the tile, in the blocks' order, and finishes it. With SWAP out's
-//           transpose is computed, B^T A^T: out's columns fill the 64 rows of a warpgroup, out's few rows its columns
+// mapping   a cluster of CLUSTER blocks owns a (TILE_M, TILE_N) tile, each block a part of K, which one warp loads. Their
+//           sums meet in distributed shared memory, where each block adds up a part of the tile, in the blocks' order, and
+//           finishes it. With SWAP out's transpose is computed, B^T A^T: out's columns fill the 64 rows of a warpgroup,
+//           out's few rows its columns
 // traffic   (TILE_M + TILE_N) K elements read for each tile; of a few rows, B is nearly all there is to read
 // limits    as rung 7's; at most as many blocks a cluster as K has stages
 //
@@ -14,7 +15,7 @@
 #include "tile_order.cuh"
 
 // rows, cols: of what the tensor cores compute.
-extern "C" __global__ CLUSTER_DIMS __launch_bounds__((CONSUMERS + 1) * WARPGROUP, BLOCKS)
+extern "C" __global__ CLUSTER_DIMS __launch_bounds__(CONSUMERS * WARPGROUP + 32, BLOCKS)
 void matmul(const __grid_constant__ TensorMap left, const __grid_constant__ TensorMap right,
             const SCALAR* __restrict__ bias, OUT* __restrict__ out, int rows, int cols, int depth)
 {
