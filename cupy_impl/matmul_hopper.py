@@ -125,12 +125,12 @@ def operand(name: str, info: ArrayInfo, k_axis: int) -> Operand:
             pitch = ceil_div(info.shape[near] * itemsize, 16) * 16 if info.shape[far] == 1 else strides[far] * itemsize
             if pitch % 16 == 0:
                 return Operand(name, info.dtype, rows, depth, k_major, pitch)
-    raise Unsupported(f"{name} has strides {info.strides}, {itemsize} bytes each; TMA takes rows a multiple of 16 bytes apart")
+    raise Unsupported(
+        f"{name} has strides {info.strides}, {itemsize} bytes each; TMA takes rows a multiple of 16 bytes apart"
+    )
 
 
-def configuration(
-    rung: str, left: Operand, right: Operand, multiprocessors: int = 132
-) -> tuple[str, Config]:
+def configuration(rung: str, left: Operand, right: Operand, multiprocessors: int = 132) -> tuple[str, Config]:
     """Which kernel and which configuration of it compute a product on rung ``rung``; left, right: A and B."""
     if rung != "11_split":
         return rung, LADDER[rung]
@@ -224,7 +224,9 @@ def plan(
     }
     blocks, threads = down * along * config.cluster, (config.consumers + 1) * WARPGROUP
     if rung in ("9_persistent", "10_cluster"):
-        store = TensorMap("out", out.dtype, out.shape[::-1], n * itemsize, (ROW_BYTES // itemsize, 64)) if staged else None
+        store = (
+            TensorMap("out", out.dtype, out.shape[::-1], n * itemsize, (ROW_BYTES // itemsize, 64)) if staged else None
+        )
         maps.append(store or maps[0])  # which nobody looks at
         defines |= {"GROUP": config.group, "BUFFERS": config.buffers}
         blocks = min(blocks, multiprocessors // config.cluster * config.cluster)

@@ -109,7 +109,9 @@ def test_descriptors_find_what_tma_has_written():
 
 
 @pytest.mark.parametrize("variant", [v.name for v in VARIANTS])
-@pytest.mark.parametrize("shape", (*BENCH, (1, 8, 8), (8192, 16, 8192), (300, 24, 5000), (256, 256, 8192), (2, 100000, 8)))
+@pytest.mark.parametrize(
+    "shape", (*BENCH, (1, 8, 8), (8192, 16, 8192), (300, 24, 5000), (256, 256, 8192), (2, 100000, 8))
+)
 def test_what_a_call_launches_fits_a_multiprocessor(variant, shape):
     for transposes in ({}, {"transpose_a": True, "transpose_b": True}):
         if transposes and shape[0] % 8:
@@ -160,9 +162,7 @@ def test_views_are_read_where_they_lie():
 def test_rows_of_out_that_tma_cannot_address_are_stored_by_threads():
     for n, address, buffers, vector in ((264, 0, "2", "2"), (262, 0, "0", "2"), (262, 2, "0", "1"), (264, 8, "0", "2")):
         b = info((n, 64))  # so that B can be addressed
-        (launch,) = plan(
-            info((256, 64)), b, info((256, n), address=address), transpose_b=True, variant=VARIANTS[2]
-        )
+        (launch,) = plan(info((256, 64)), b, info((256, n), address=address), transpose_b=True, variant=VARIANTS[2])
         defines = {name: value for name, value in launch.kernel.defines}
         assert (defines["BUFFERS"], defines["VECTOR"]) == (buffers, vector)
 
