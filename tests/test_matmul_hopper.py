@@ -1,15 +1,18 @@
 """Matmul's Hopper rungs without a GPU: where tiles lie and in which order they come, and what a call launches."""
 
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from crosscheck.compare import judge
+from crosscheck.tables.matmul import BENCH
 from cupy_impl import host
 from cupy_impl.launches import Kernel, Launch, TensorMap
-from cupy_impl.matmul_hopper import SHARED_BYTES, VARIANTS, operand, plan
-from crosscheck.tables.matmul import BENCH
-from reference.contract import ArrayInfo, Unsupported, row_major
+from cupy_impl.matmul_hopper import SHARED_BYTES, VARIANTS, Config, operand, plan
+from reference.contract import ArrayInfo, Unsupported, row_major, scalar
+from reference.matmul import expect
 
 TILES = str(Path(__file__).parent / "host_kernels" / "tiles.cu")
 
@@ -203,3 +206,58 @@ def test_tensor_maps_refuse_what_the_driver_would():
     ):
         with pytest.raises(ValueError, match="accepted: "):
             TensorMap(**{"array": "a", "dtype": "bfloat16", "dims": (64, 64), "pitch": 128, "box": (64, 64)} | wrong)
+
+
+# --- the kernels on a CPU, where TMA and wgmma do what PTX ISA says of them
+
+
+def aligned(shape, dtype):
+    """An array of ones in every bit, NaN, that starts at a multiple of 16."""
+    size = math.prod(shape) * scalar(dtype).itemsize
+    memory = np.full(size + 16, 0xFF, np.uint8)
+    start = -memory.ctypes.data % 16
+    return memory[start : start + size].view(scalar(dtype)).reshape(shape)
+
+
+SMALL = {
+    "7_wgmma": Config(2, 64, 3),
+    "8_specialised": Config(1, 64, 3),
+    "9_persistent": Config(1, 64, 3, 2, 1),
+    "10_cluster": Config(1, 128, 3, 1, 2, 2),
+    "11_split": Config(1, 64, 3, 2, 0, 2),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "variant, shape, dtype, out_dtype, transpose_a, transpose_b, activation, config",
+    [
+        ("7_wgmma", (136, 136, 264), "bfloat16", None, False, False, None, SMALL["7_wgmma"]),
+        ("7_wgmma", (66, 67, 136), "float16", None, False, True, "gelu", SMALL["7_wgmma"]),
+        ("8_specialised", (72, 136, 264), "float16", "float32", True, False, None, SMALL["8_specialised"]),
+        ("9_persistent", (200, 136, 264), "bfloat16", None, False, False, "gelu_tanh", SMALL["9_persistent"]),
+        ("9_persistent", (66, 67, 136), "bfloat16", None, False, True, None, SMALL["9_persistent"]),
+        ("9_persistent", (66, 68, 72), "float32", None, False, True, None, SMALL["9_persistent"]),
+        ("10_cluster", (392, 264, 264), "bfloat16", None, False, False, None, SMALL["10_cluster"]),
+        ("10_cluster", (136, 136, 200), "float16", "float32", True, True, "gelu", SMALL["10_cluster"]),
+        ("11_split", (72, 72, 264), "bfloat16", None, False, False, "gelu", SMALL["11_split"]),
+        ("11_split", (1, 72, 1024), "bfloat16", None, False, False, None, None),
+        ("11_split", (7, 66, 520), "float16", "float32", False, True, "gelu", None),
+        ("11_split", (70, 7, 520), "bfloat16", None, False, True, None, None),
+    ],
+)
+def test_products_on_a_cpu(variant, shape, dtype, out_dtype, transpose_a, transpose_b, activation, config):
+    m, n, k = shape
+    rng = np.random.default_rng(0)
+    arrays = {"a": (k, m) if transpose_a else (m, k), "b": (n, k) if transpose_b else (k, n), "bias": (n,)}
+    arrays = {name: aligned(shape, dtype) for name, shape in arrays.items()}
+    for array in arrays.values():
+        array[...] = rng.standard_normal(array.shape)
+    out = aligned((m, n), out_dtype or dtype)
+    own = {name: host.describe(name, array) for name, array in {**arrays, "out": out}.items()}
+    precision = "tf32" if dtype == "float32" else "ieee"
+    flags = {"transpose_a": transpose_a, "transpose_b": transpose_b, "activation": activation, "precision": precision}
+    rung = next(v for v in VARIANTS if v.name == variant)
+    host.launch(plan(**own, **flags, variant=rung, multiprocessors=4, config=config), {**arrays, "out": out}, rung)
+    judgement = judge(out, expect(**arrays, **flags, out_dtype=out_dtype)["out"])
+    assert judgement.ok, judgement

@@ -44,6 +44,20 @@ struct Ring {
     }
 };
 
+// Where one side of the ring is: the stage, and the parity of its round.
+struct Turn {
+    int stage = 0;
+    unsigned parity = 0;
+
+    __device__ void next()
+    {
+        if (++stage == STAGES) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+};
+
 // Starts the copy of ROWS rows, or columns, of an operand from `row` on, at k; for a cluster of SHARERS blocks to all of
 // them.
 template <bool K_MAJOR, int ROWS, int SHARERS = 1>
@@ -98,7 +112,7 @@ __device__ inline void release(Barrier* empty)
 
 // The sums of a tile's `steps` stages, 1 or more; a stage is released when the next one's products are under way.
 template <int SHARERS>
-__device__ inline void multiply_tile(float (&sums)[SUMS], const Ring& ring, Turn<STAGES>& turn, int steps, int consumer)
+__device__ inline void multiply_tile(float (&sums)[SUMS], const Ring& ring, Turn& turn, int steps, int consumer)
 {
     int last = 0;
 #pragma unroll 1

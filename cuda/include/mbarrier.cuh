@@ -59,18 +59,3 @@ __device__ inline void mbarrier_wait(Barrier* barrier, unsigned parity)
             : "memory");
     } while (!over);
 }
-
-// Where one side of a ring of LENGTH stages is: the stage, and the parity of its round.
-template <int LENGTH>
-struct Turn {
-    int stage = 0;
-    unsigned parity = 0;
-
-    __device__ void next()
-    {
-        if (++stage == LENGTH) {
-            stage = 0;
-            parity ^= 1;
-        }
-    }
-};

@@ -28,7 +28,7 @@ void matmul(const __grid_constant__ TensorMap left, const __grid_constant__ Tens
         ring.init(4 * CONSUMERS * CLUSTER);
     }
     cluster_sync();
-    Turn<STAGES> turn;
+    Turn turn;
 
     if (consumer == CONSUMERS) {
         registers_give<REGISTERS_LOADING>();

@@ -32,7 +32,7 @@ void matmul(const __grid_constant__ TensorMap left, const __grid_constant__ Tens
         ring.init(4 * CONSUMERS);
     }
     __syncthreads();
-    Turn<STAGES> turn;
+    Turn turn;
     float2* parts = reinterpret_cast<float2*>(memory);  // (CONSUMERS, SUMS / 2, WARPGROUP), in the place of the stages
 
     if (consumer == CONSUMERS) {

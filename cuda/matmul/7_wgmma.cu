@@ -37,7 +37,7 @@ void matmul(const __grid_constant__ TensorMap left, const __grid_constant__ Tens
 
     // --- multiply and accumulate
     float sums[SUMS];  // (64, TILE_N) of a warpgroup
-    Turn<STAGES> turn;
+    Turn turn;
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
         mbarrier_wait(ring.full + turn.stage, turn.parity);

@@ -76,6 +76,9 @@ struct Fiber {
     Block* block = nullptr;
     Site site{"", 0};  // where it waits, and for what
     const char* what = "";
+    bool (*over)(const void*, unsigned) = nullptr;  // in wait_until
+    const void* subject = nullptr;
+    unsigned value = 0;
     std::vector<Copy> copies;               // not committed yet
     std::vector<std::vector<Copy>> groups;  // not waited for yet
     std::vector<Copy> stores;               // likewise
@@ -298,6 +301,7 @@ void start(Block& b, unsigned linear, std::size_t first_fiber)
         f.block = &b;
         f.linear = i;
         f.thread = {i % launch.block.x, i / launch.block.x % launch.block.y, i / launch.block.x / launch.block.y};
+        f.over = nullptr;
         f.copies.clear();
         f.groups.clear();
         b.fibers.push_back(&f);
@@ -310,11 +314,16 @@ void run_blocks()
     while (worker->running) {
         bool moved = false;
         for (auto& b : worker->blocks)
-            for (Fiber* f : b->fibers)
+            for (Fiber* f : b->fibers) {
+                if (f->over && f->over(f->subject, f->value)) {
+                    f->over = nullptr;
+                    f->state = Fiber::ready;
+                }
                 if (f->state == Fiber::ready) {
                     resume(*f);
                     moved = true;
                 }
+            }
         if (!moved) stuck();
     }
 }
@@ -424,6 +433,15 @@ void* shared_of(const void* variable, unsigned rank, Site site)
             return twin->data() + (address - region->data());
         }
     fail("no shared variable at the address that is mapped at %s:%d", site.name(), site.line);
+}
+
+void wait_until(bool (*over)(const void*, unsigned), const void* subject, unsigned value, const char* what, Site site)
+{
+    if (over(subject, value)) return;
+    self().over = over;
+    self().subject = subject;
+    self().value = value;
+    wait(what, site);
 }
 
 void meet_named(int id, unsigned threads, bool waits, Site site)

@@ -55,6 +55,10 @@ unsigned cluster_rank();
 // What a shared variable of this block is in the block of that rank in the cluster.
 void* shared_of(const void* variable, unsigned rank, Site site);
 
+// Waits until over(subject, value) is true.
+void wait_until(bool (*over)(const void* subject, unsigned value), const void* subject, unsigned value, const char* what,
+                Site site);
+
 // `threads` threads of the block come to barrier `id`; those that do not wait go on.
 void meet_named(int id, unsigned threads, bool waits, Site site);
 

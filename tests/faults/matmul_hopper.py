@@ -9,10 +9,6 @@ SPLIT = "cuda/matmul/11_split.cu"
 
 LARGE = ("matmul-bfloat16-2048x2048x2048",)  # one tile a block of clusters that share B, the ring many times around
 SEVERAL = ("matmul-bfloat16-4096x4096x4096",)  # four tiles a block
-TAILS = (
-    "matmul-bfloat16-1000x4096x1000-ta-tb-gelu-out32-zeros",
-    "matmul-bfloat16-8192x1000x1000-ta-tb-gelu-out32-constant",
-)
 SHARED = ("matmul-bfloat16-64x4096x14336", "matmul-bfloat16-16x8192x8192")  # blocks share K, as it is and swapped
 GPU = ("gpu",)
 
@@ -30,7 +26,7 @@ HOPPER_FAULTS = (
     Fault(
         "cuda",
         "the parity of a ring's round stays",
-        "cuda/include/mbarrier.cuh",
+        TILE,
         "            parity ^= 1;\n",
         "",
         ("bound", "timeout"),
