@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cupy_impl.launches import CXX_TYPES, Kernel, Launch, TensorMap
-from cupy_impl.rows import WARP, ceil_div
+from cupy_impl.rows import WARP, ceil_div, resident
 from reference.contract import ArrayInfo, Unsupported, Variant, row_major, scalar
 from reference.matmul import ACTIVATIONS
 
@@ -29,7 +29,7 @@ VARIANTS = (
     ),
     Variant(
         "10_cluster",
-        "two blocks read the columns of B that they share once",
+        "blocks of a cluster read what they share of A and B once",
         DTYPES,
         HOPPER,
         {**TENSOR_CORES, "UTMASTG": ">0"},
@@ -52,8 +52,8 @@ class Config:
 
     consumers: warpgroups of a block that multiply, 64 rows of the tile each. tile_n: columns of the tile. stages: of the
     ring. group: rows of tiles that are taken together. buffers: of a warpgroup for TMA stores, 0 for stores by threads.
-    cluster: blocks, which share columns of B in rung 10 and a tile along K in rung 11. swap: out's transpose is
-    computed. blocks: of a multiprocessor.
+    cluster: blocks, which share rows of A and columns of B in rung 10 and a tile along K in rung 11. along: those of a
+    cluster that lie side by side in rung 10, 1 or 2. swap: out's transpose is computed. blocks: of a multiprocessor.
     """
 
     consumers: int = 2
@@ -64,6 +64,7 @@ class Config:
     cluster: int = 1
     swap: bool = False
     blocks: int = 1
+    along: int = 1
 
     @property
     def tile_m(self) -> int:
@@ -207,9 +208,9 @@ def plan(
     if config.swap:
         left, right = right, left
     rows, cols = left.rows, right.rows
-    sharers = config.cluster if rung == "10_cluster" else 1
-    down, along = ceil_div(rows, sharers * config.tile_m), ceil_div(cols, config.tile_n)
-    maps = [left.map(config.tile_m), right.map(config.tile_n // sharers)]
+    down, along = (config.cluster // config.along, config.along) if rung == "10_cluster" else (1, 1)
+    maps = [left.map(config.tile_m // along), right.map(config.tile_n // down)]
+    tiles = ceil_div(rows, down * config.tile_m) * ceil_div(cols, along * config.tile_n)
     defines = {
         "SCALAR": CXX_TYPES[a.dtype],
         "OUT": CXX_TYPES[out.dtype],
@@ -222,14 +223,14 @@ def plan(
         "BIAS": int(bias is not None),
         "ACTIVATION": ACTIVATIONS.index(activation),
     }
-    blocks, threads = down * along * config.cluster, (config.consumers + 1) * WARPGROUP
+    blocks, threads = tiles * config.cluster, (config.consumers + 1) * WARPGROUP
     if rung in ("9_persistent", "10_cluster"):
         store = (
             TensorMap("out", out.dtype, out.shape[::-1], n * itemsize, (ROW_BYTES // itemsize, 64)) if staged else None
         )
         maps.append(store or maps[0])  # which nobody looks at
         defines |= {"GROUP": config.group, "BUFFERS": config.buffers}
-        blocks = min(blocks, multiprocessors // config.cluster * config.cluster)
+        blocks = min(tiles, resident(config.cluster, multiprocessors)) * config.cluster
     elif rung == "11_split":
         defines |= {"GROUP": config.group, "SWAP": int(config.swap), "BLOCKS": config.blocks}
         threads -= WARPGROUP - WARP
@@ -237,6 +238,8 @@ def plan(
         threads -= WARPGROUP
     if rung in ("10_cluster", "11_split"):
         defines["CLUSTER"] = config.cluster
+    if rung == "10_cluster":
+        defines["ALONG"] = along
     return (
         Launch(
             kernel=Kernel(f"matmul/{rung}.cu", "matmul", tuple((name, str(value)) for name, value in defines.items())),

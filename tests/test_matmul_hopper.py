@@ -127,10 +127,11 @@ def test_what_a_call_launches_fits_a_multiprocessor(variant, shape):
         assert blocks * (launch.shared_bytes + 1024) <= 228 * 1024
         assert blocks * launch.block[0] <= 2048 and launch.grid[0] % launch.cluster[0] == 0
         # The boxes of a stage are as many bytes as the kernel waits for.
-        sharers = launch.cluster[0] if launch.kernel.source == "matmul/10_cluster.cu" else 1
+        along = int(defines.get("ALONG", 1))
+        down = launch.cluster[0] // along if launch.kernel.source == "matmul/10_cluster.cu" else 1
         for box, k_major, rows in (
-            (launch.arguments[0].box, defines["LEFT_K_MAJOR"], 64 * consumers),
-            (launch.arguments[1].box, defines["RIGHT_K_MAJOR"], tile_n // sharers),
+            (launch.arguments[0].box, defines["LEFT_K_MAJOR"], 64 * consumers // along),
+            (launch.arguments[1].box, defines["RIGHT_K_MAJOR"], tile_n // down),
         ):
             assert box == (64, rows if k_major == "1" else 64) and rows % box[1] == 0
         if launch.kernel.source == "matmul/11_split.cu":
@@ -240,6 +241,8 @@ SMALL = {
         ("9_persistent", (66, 68, 72), "float32", None, False, True, None, SMALL["9_persistent"]),
         ("10_cluster", (392, 264, 264), "bfloat16", None, False, False, None, SMALL["10_cluster"]),
         ("10_cluster", (136, 136, 200), "float16", "float32", True, True, "gelu", SMALL["10_cluster"]),
+        ("10_cluster", (264, 264, 264), "bfloat16", None, True, False, None, Config(2, 64, 3, 1, 1, 2, along=2)),
+        ("10_cluster", (264, 392, 200), "bfloat16", None, False, True, None, Config(2, 128, 3, 1, 2, 4, along=2)),
         ("11_split", (72, 72, 264), "bfloat16", None, False, False, "gelu", SMALL["11_split"]),
         ("11_split", (1, 72, 1024), "bfloat16", None, False, False, None, None),
         ("11_split", (7, 66, 520), "float16", "float32", False, True, "gelu", None),

@@ -18,7 +18,7 @@ constexpr int SUMS = TILE_N / 2;  // of a thread
 constexpr int LEFT_BYTES = TILE_M * 128, STAGE_BYTES = LEFT_BYTES + TILE_N * 128;
 
 // Registers of a thread that the multiplying warpgroups take from the loading one.
-constexpr int REGISTERS_LOADING = 24, REGISTERS_MULTIPLYING = CONSUMERS <= 2 ? 240 : 112;
+constexpr int REGISTERS_LOADING = 40, REGISTERS_MULTIPLYING = CONSUMERS <= 2 ? 232 : 112;
 
 // The stages, and for each a barrier that is over when it is full and one when it is empty.
 struct Ring {
@@ -58,20 +58,21 @@ struct Turn {
     }
 };
 
-// Starts the copy of ROWS rows, or columns, of an operand from `row` on, at k; for a cluster of SHARERS blocks to all of
-// them.
-template <bool K_MAJOR, int ROWS, int SHARERS = 1>
-__device__ inline void load_operand(unsigned char* place, const TensorMap& map, int row, int k, Barrier* full)
+// Starts the copy of ROWS rows, or columns, of an operand from `row` on, at k; to the blocks of the cluster whose bits are
+// set, or for 0 to this one alone.
+template <bool K_MAJOR, int ROWS>
+__device__ inline void load_operand(unsigned char* place, const TensorMap& map, int row, int k, Barrier* full,
+                                    unsigned blocks = 0)
 {
     constexpr int BOX = K_MAJOR ? ROWS : 64;
     static_assert(ROWS % BOX == 0, "whole boxes");
 #pragma unroll
     for (int i = 0; i < ROWS; i += BOX) {
         const int x = K_MAJOR ? k : row + i, y = K_MAJOR ? row + i : k;
-        if constexpr (SHARERS > 1) {
-            tma_load_multicast(place + i * 128, map, x, y, full, (1 << SHARERS) - 1);
-        } else {
+        if (blocks == 0) {
             tma_load(place + i * 128, map, x, y, full);
+        } else {
+            tma_load_multicast(place + i * 128, map, x, y, full, blocks);
         }
     }
 }
@@ -98,21 +99,20 @@ __device__ inline void multiply_stage(float (&sums)[SUMS], const Ring& ring, int
     wgmma_commit();
 }
 
-// One warp has read a stage, which the SHARERS blocks of the cluster fill for each other.
-template <int SHARERS>
-__device__ inline void release(Barrier* empty)
+// One warp has read a stage, which the blocks of the cluster whose bits are set fill, or for 0 this one alone.
+__device__ inline void release(Barrier* empty, unsigned blocks)
 {
     const int lane = threadIdx.x % 32;
-    if (SHARERS > 1 && lane < SHARERS) {
-        mbarrier_arrive_at(empty, lane);
-    } else if (SHARERS == 1 && lane == 0) {
+    if (blocks == 0 && lane == 0) {
         mbarrier_arrive(empty);
+    } else if (blocks >> lane & 1) {
+        mbarrier_arrive_at(empty, lane);
     }
 }
 
 // The sums of a tile's `steps` stages, 1 or more; a stage is released when the next one's products are under way.
-template <int SHARERS>
-__device__ inline void multiply_tile(float (&sums)[SUMS], const Ring& ring, Turn& turn, int steps, int consumer)
+__device__ inline void multiply_tile(float (&sums)[SUMS], const Ring& ring, Turn& turn, int steps, int consumer,
+                                     unsigned blocks = 0)
 {
     int last = 0;
 #pragma unroll 1
@@ -121,13 +121,13 @@ __device__ inline void multiply_tile(float (&sums)[SUMS], const Ring& ring, Turn
         multiply_stage(sums, ring, turn.stage, consumer, step > 0);
         wgmma_wait<1>();
         if (step > 0) {
-            release<SHARERS>(ring.empty + last);
+            release(ring.empty + last, blocks);
         }
         last = turn.stage;
         turn.next();
     }
     wgmma_wait_all(sums);
-    release<SHARERS>(ring.empty + last);
+    release(ring.empty + last, blocks);
 }
 
 __device__ inline float finish(float sum, const SCALAR* bias, int col)

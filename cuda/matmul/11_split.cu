@@ -47,7 +47,7 @@ void matmul(const __grid_constant__ TensorMap left, const __grid_constant__ Tens
     } else {
         // --- multiply and accumulate
         float sums[SUMS];  // (64, TILE_N) of a warpgroup
-        multiply_tile<1>(sums, ring, turn, last - first, consumer);
+        multiply_tile(sums, ring, turn, last - first, consumer);
         named_barrier_sync(1, CONSUMERS * WARPGROUP);  // all have read the stages
 #pragma unroll
         for (int i = 0; i < SUMS; i += 2) {

@@ -52,7 +52,7 @@ void matmul(const __grid_constant__ TensorMap left, const __grid_constant__ Tens
 
             // --- multiply and accumulate
             float sums[SUMS];  // (64, TILE_N) of a warpgroup
-            multiply_tile<1>(sums, ring, turn, steps, consumer);
+            multiply_tile(sums, ring, turn, steps, consumer);
 
             // --- bias, activation, store
             if constexpr (BUFFERS > 0) {

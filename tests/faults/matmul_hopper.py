@@ -89,10 +89,10 @@ HOPPER_FAULTS = (
         CLUSTER,
         "        for (int tile = cluster; tile < tile_rows * tile_cols; tile += clusters) {\n"
         "            const Place at = tile_place<GROUP>(tile, tile_rows, tile_cols);\n"
-        "            const int row = (at.row * CLUSTER + rank) * TILE_M + consumer",
+        "            const int row = (at.row * DOWN + place_row) * TILE_M + consumer",
         "        for (int tile = cluster; tile + 1 < tile_rows * tile_cols; tile += clusters) {\n"
         "            const Place at = tile_place<GROUP>(tile, tile_rows, tile_cols);\n"
-        "            const int row = (at.row * CLUSTER + rank) * TILE_M + consumer",
+        "            const int row = (at.row * DOWN + place_row) * TILE_M + consumer",
         ("unwritten elements", "timeout"),
         LARGE,
         GPU,
@@ -110,9 +110,9 @@ HOPPER_FAULTS = (
     Fault(
         "cuda",
         "B's part sent to the first block alone",
-        TILE,
-        "(1 << SHARERS) - 1",
-        "1",
+        CLUSTER,
+        "((1 << DOWN) - 1) << place_col * DOWN;",
+        "1;",
         ("bound", "timeout", "crash"),
         LARGE,
         GPU,
@@ -121,8 +121,8 @@ HOPPER_FAULTS = (
         "cuda",
         "a stage released to its own block alone",
         CLUSTER,
-        "multiply_tile<CLUSTER>",
-        "multiply_tile<1>",
+        "consumer, row_blocks | col_blocks);",
+        "consumer);",
         ("bound", "timeout", "crash"),
         LARGE,
         GPU,
