@@ -3,13 +3,15 @@
 TMA reads both operands where they lie, row by row or column by column, so no transpose is copied.
 """
 
+import functools
+import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from cupy_impl.launches import CXX_TYPES, Kernel, Launch, TensorMap
-from cupy_impl.rows import WARP, ceil_div, resident
+from cupy_impl.rows import WARP, ceil_div, power_of_2_from, resident
 from reference.contract import ArrayInfo, Unsupported, Variant, row_major, scalar
 from reference.matmul import ACTIVATIONS
 
@@ -40,7 +42,6 @@ VARIANTS = (
 WARPGROUP = 128  # threads
 ROW_BYTES = 128  # of a stage's rows, the width of the swizzle
 BUFFER_BYTES = 64 * ROW_BYTES  # that a warpgroup stages for a TMA store
-SHARED_BYTES = 227 * 1024  # of a block
 MOST_CLUSTER = 8
 FILLED = 0.7  # of the multiprocessors: the share that a choice of tiles has to keep busy
 NULL = np.uint64(0)  # in the place of an array that is not there
@@ -146,8 +147,7 @@ def split(left: Operand, right: Operand, multiprocessors: int) -> Config:
     few, many = (left, right) if left.rows <= right.rows else (right, left)
     steps = ceil_div(left.depth * scalar(left.dtype).itemsize, ROW_BYTES)
     if few.rows <= 32 and few.k_major:
-        blocks = 2
-        tile = Config(1, max(8, 1 << (few.rows - 1).bit_length()), swap=few is left, blocks=blocks)
+        tile = Config(1, max(8, power_of_2_from(few.rows)), swap=few is left, blocks=2)
         return _filled(tile, many.rows, few.rows, steps, multiprocessors)
     for tile in (Config(2, 128), Config(1, 128), Config(1, 64)):
         if tile.tile_m > 64 and left.rows <= 64:
@@ -198,11 +198,30 @@ def plan(
         raise Unsupported(f"K is 0; {variant.name} takes 1 or more")
     if a.dtype == "float32" and not (left.k_major and right.k_major):
         raise Unsupported(f"a or b has its rows along M or N; {variant.name} takes float32 with rows along K")
-    rung = variant.name
+    itemsize = scalar(out.dtype).itemsize
+    aligned = math.gcd(out.address, out.shape[1] * itemsize, 16) // itemsize
+    return _launches(
+        left, right, out.dtype, aligned, bias is not None, activation, variant.name, multiprocessors, config
+    )
+
+
+@functools.lru_cache(1024)
+def _launches(
+    left: Operand,
+    right: Operand,
+    out_dtype: str,
+    aligned: int,
+    bias: bool,
+    activation: str | None,
+    rung: str,
+    multiprocessors: int,
+    config: Config | None,
+) -> tuple[Launch, ...]:
+    """The launches of a plan. aligned: elements at whose multiples rows of out start, as many as 16 bytes hold or fewer."""
+    m, n, itemsize = left.rows, right.rows, scalar(out_dtype).itemsize
     if config is None:
         rung, config = configuration(rung, left, right, multiprocessors)
-    n, itemsize = out.shape[1], scalar(out.dtype).itemsize
-    staged = n * itemsize % 16 == 0 and out.address % 16 == 0
+    staged = aligned * itemsize == 16
     if not staged:
         config = replace(config, buffers=0)
     if config.swap:
@@ -212,22 +231,20 @@ def plan(
     maps = [left.map(config.tile_m // along), right.map(config.tile_n // down)]
     tiles = ceil_div(rows, down * config.tile_m) * ceil_div(cols, along * config.tile_n)
     defines = {
-        "SCALAR": CXX_TYPES[a.dtype],
-        "OUT": CXX_TYPES[out.dtype],
+        "SCALAR": CXX_TYPES[left.dtype],
+        "OUT": CXX_TYPES[out_dtype],
         "LEFT_K_MAJOR": int(left.k_major),
         "RIGHT_K_MAJOR": int(right.k_major),
         "CONSUMERS": config.consumers,
         "TILE_N": config.tile_n,
         "STAGES": config.stages,
-        "VECTOR": 2 if n % 2 == 0 and out.address % (2 * itemsize) == 0 else 1,
-        "BIAS": int(bias is not None),
+        "VECTOR": min(2, aligned),
+        "BIAS": int(bias),
         "ACTIVATION": ACTIVATIONS.index(activation),
     }
     blocks, threads = tiles * config.cluster, (config.consumers + 1) * WARPGROUP
     if rung in ("9_persistent", "10_cluster"):
-        store = (
-            TensorMap("out", out.dtype, out.shape[::-1], n * itemsize, (ROW_BYTES // itemsize, 64)) if staged else None
-        )
+        store = TensorMap("out", out_dtype, (n, m), n * itemsize, (ROW_BYTES // itemsize, 64)) if staged else None
         maps.append(store or maps[0])  # which nobody looks at
         defines |= {"GROUP": config.group, "BUFFERS": config.buffers}
         blocks = min(tiles, resident(config.cluster, multiprocessors)) * config.cluster
@@ -247,7 +264,7 @@ def plan(
             block=(threads, 1, 1),
             arguments=(
                 *maps,
-                NULL if bias is None else "bias",
+                "bias" if bias else NULL,
                 "out",
                 np.int32(rows),
                 np.int32(cols),
