@@ -80,8 +80,8 @@ class Launch:
             if not isinstance(value, (str, TensorMap, np.generic)):
                 kind = type(value).__name__
                 raise TypeError(
-                    f"an argument of {self.kernel.name} is {value!r}, a {kind}; accepted: an array's name, a TensorMap "
-                    "or a NumPy scalar"
+                    f"an argument of {self.kernel.name} is {value!r}, a {kind}; accepted: an array's name, a NumPy scalar or "
+                    "a TensorMap"
                 )
 
 
