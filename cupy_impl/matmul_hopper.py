@@ -49,14 +49,15 @@ NULL = np.uint64(0)  # in the place of an array that is not there
 
 @dataclass(frozen=True)
 class Config:
-    """How a kernel cuts up a product.
+    """How a product is cut up.
 
-    consumers: warpgroups of a block that multiply, 64 rows of the tile each. tile_n: columns of the tile. stages: of the
+    rung: whose kernel. consumers: warpgroups of a block that multiply, 64 rows of the tile each. tile_n: columns of the tile. stages: of the
     ring. group: rows of tiles that are taken together. buffers: of a warpgroup for TMA stores, 0 for stores by threads.
     cluster: blocks, which share rows of A and columns of B in rung 10 and a tile along K in rung 11. along: those of a
     cluster that lie side by side in rung 10, 1 or 2. swap: out's transpose is computed. blocks: of a multiprocessor.
     """
 
+    rung: str
     consumers: int = 2
     tile_n: int = 256
     stages: int = 4
@@ -84,12 +85,12 @@ class Config:
         return ceil_div(rows, self.tile_m) * ceil_div(cols, self.tile_n)
 
 
-LADDER = {
-    "7_wgmma": Config(2, 128, 3),
-    "8_specialised": Config(2, 256, 4),
-    "9_persistent": Config(2, 256, 4, 16, 2),
-    "10_cluster": Config(2, 256, 4, 8, 2, 2),
-}
+LADDER = (
+    Config("7_wgmma", 2, 128, 3),
+    Config("8_specialised", 2, 256, 4),
+    Config("9_persistent", 2, 256, 4, 16, 2),
+    Config("10_cluster", 2, 256, 4, 8, 2, 2),
+)
 
 
 class Operand(NamedTuple):
@@ -132,14 +133,15 @@ def operand(name: str, info: ArrayInfo, k_axis: int) -> Operand:
     )
 
 
-def configuration(rung: str, left: Operand, right: Operand, multiprocessors: int = 132) -> tuple[str, Config]:
-    """Which kernel and which configuration of it compute a product on rung ``rung``; left, right: A and B."""
-    if rung != "11_split":
-        return rung, LADDER[rung]
-    large = LADDER["10_cluster"]
-    if large.tiles(left.rows, right.rows) >= FILLED * multiprocessors:
-        return "10_cluster", large
-    return rung, split(left, right, multiprocessors)
+@functools.lru_cache(1024)
+def configuration(rung: str, left: Operand, right: Operand, multiprocessors: int = 132) -> Config:
+    """How a product is computed on rung ``rung``, which leaves those of many tiles to the one before; left, right: A, B."""
+    for config in LADDER:
+        if config.rung == rung:
+            return config
+    if LADDER[-1].tiles(left.rows, right.rows) >= FILLED * multiprocessors:
+        return LADDER[-1]
+    return split(left, right, multiprocessors)
 
 
 def split(left: Operand, right: Operand, multiprocessors: int) -> Config:
@@ -147,9 +149,10 @@ def split(left: Operand, right: Operand, multiprocessors: int) -> Config:
     few, many = (left, right) if left.rows <= right.rows else (right, left)
     steps = ceil_div(left.depth * scalar(left.dtype).itemsize, ROW_BYTES)
     if few.rows <= 32 and few.k_major:
-        tile = Config(1, max(8, power_of_2_from(few.rows)), swap=few is left, blocks=2)
+        tile = Config("11_split", 1, max(8, power_of_2_from(few.rows)), swap=few is left, blocks=2)
         return _filled(tile, many.rows, few.rows, steps, multiprocessors)
-    for tile in (Config(2, 128), Config(1, 128), Config(1, 64)):
+    for consumers, tile_n in ((2, 128), (1, 128), (1, 64)):
+        tile = Config("11_split", consumers, tile_n)
         if tile.tile_m > 64 and left.rows <= 64:
             continue
         chosen = _filled(tile, left.rows, right.rows, steps, multiprocessors)
@@ -187,7 +190,7 @@ def plan(
     multiprocessors: int = 132,
     config: Config | None = None,
 ) -> tuple[Launch, ...]:
-    """The launches of a call. config: of the variant's own kernel, for tuning; by default :func:`configuration`'s.
+    """The launches of a call. config: by default :func:`configuration`'s.
 
     Raises Unsupported for what TMA or wgmma cannot do: K of 0, rows not a multiple of 16 bytes apart, IEEE float32.
     """
@@ -200,27 +203,23 @@ def plan(
         raise Unsupported(f"a or b has its rows along M or N; {variant.name} takes float32 with rows along K")
     itemsize = scalar(out.dtype).itemsize
     aligned = math.gcd(out.address, out.shape[1] * itemsize, 16) // itemsize
-    return _launches(
-        left, right, out.dtype, aligned, bias is not None, activation, variant.name, multiprocessors, config
-    )
+    config = config or configuration(variant.name, left, right, multiprocessors)
+    return _launches(config, left, right, out.dtype, aligned, bias is not None, activation, multiprocessors)
 
 
 @functools.lru_cache(1024)
 def _launches(
+    config: Config,
     left: Operand,
     right: Operand,
     out_dtype: str,
     aligned: int,
     bias: bool,
     activation: str | None,
-    rung: str,
     multiprocessors: int,
-    config: Config | None,
 ) -> tuple[Launch, ...]:
     """The launches of a plan. aligned: elements at whose multiples rows of out start, as many as 16 bytes hold or fewer."""
-    m, n, itemsize = left.rows, right.rows, scalar(out_dtype).itemsize
-    if config is None:
-        rung, config = configuration(rung, left, right, multiprocessors)
+    rung, m, n, itemsize = config.rung, left.rows, right.rows, scalar(out_dtype).itemsize
     staged = aligned * itemsize == 16
     if not staged:
         config = replace(config, buffers=0)

@@ -221,11 +221,11 @@ def aligned(shape, dtype):
 
 
 SMALL = {
-    "7_wgmma": Config(2, 64, 3),
-    "8_specialised": Config(1, 64, 3),
-    "9_persistent": Config(1, 64, 3, 2, 1),
-    "10_cluster": Config(1, 128, 3, 1, 2, 2),
-    "11_split": Config(1, 64, 3, 2, 0, 2),
+    "7_wgmma": Config("7_wgmma", 2, 64, 3),
+    "8_specialised": Config("8_specialised", 1, 64, 3),
+    "9_persistent": Config("9_persistent", 1, 64, 3, 2, 1),
+    "10_cluster": Config("10_cluster", 1, 128, 3, 1, 2, 2),
+    "11_split": Config("11_split", 1, 64, 3, 2, 0, 2),
 }
 
 
@@ -241,8 +241,26 @@ SMALL = {
         ("9_persistent", (66, 68, 72), "float32", None, False, True, None, SMALL["9_persistent"]),
         ("10_cluster", (392, 264, 264), "bfloat16", None, False, False, None, SMALL["10_cluster"]),
         ("10_cluster", (136, 136, 200), "float16", "float32", True, True, "gelu", SMALL["10_cluster"]),
-        ("10_cluster", (264, 264, 264), "bfloat16", None, True, False, None, Config(2, 64, 3, 1, 1, 2, along=2)),
-        ("10_cluster", (264, 392, 200), "bfloat16", None, False, True, None, Config(2, 128, 3, 1, 2, 4, along=2)),
+        (
+            "10_cluster",
+            (264, 264, 264),
+            "bfloat16",
+            None,
+            True,
+            False,
+            None,
+            Config("10_cluster", 2, 64, 3, 1, 1, 2, along=2),
+        ),
+        (
+            "10_cluster",
+            (264, 392, 200),
+            "bfloat16",
+            None,
+            False,
+            True,
+            None,
+            Config("10_cluster", 2, 128, 3, 1, 2, 4, along=2),
+        ),
         ("11_split", (72, 72, 264), "bfloat16", None, False, False, "gelu", SMALL["11_split"]),
         ("11_split", (1, 72, 1024), "bfloat16", None, False, False, None, None),
         ("11_split", (7, 66, 520), "float16", "float32", False, True, "gelu", None),
