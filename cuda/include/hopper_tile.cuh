@@ -20,6 +20,9 @@ constexpr int LEFT_BYTES = TILE_M * 128, STAGE_BYTES = LEFT_BYTES + TILE_N * 128
 // Registers of a thread that the multiplying warpgroups take from the loading one.
 constexpr int REGISTERS_LOADING = 40, REGISTERS_MULTIPLYING = CONSUMERS <= 2 ? 232 : 112;
 
+// This thread's warpgroup; so put, the compiler knows that a warp has one and keeps what follows of it once a warp.
+__device__ inline int warpgroup() { return __shfl_sync(0xffffffffu, threadIdx.x / WARPGROUP, 0); }
+
 // The stages, and for each a barrier that is over when it is full and one when it is empty.
 struct Ring {
     unsigned char* memory;

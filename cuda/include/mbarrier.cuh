@@ -23,14 +23,15 @@ __device__ inline void mbarrier_arrive(Barrier* barrier)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-// The same at the barrier of another block of the cluster, or of this one.
+// The same at the barrier of another block of the cluster, or of this one. What this thread has written before is not
+// shown to that block, which would take a fence of the whole GPU each time.
 __device__ inline void mbarrier_arrive_at(Barrier* barrier, int block)
 {
     asm volatile(
         "{\n"
         ".reg .b32 there;\n"
         "mapa.shared::cluster.u32 there, %0, %1;\n"
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
         "}" ::"r"(shared_address(barrier)),
         "r"(block)
         : "memory");

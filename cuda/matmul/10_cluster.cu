@@ -23,7 +23,7 @@ void matmul(const __grid_constant__ TensorMap left, const __grid_constant__ Tens
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     const Ring ring(memory, CONSUMERS * BUFFERS * COLUMN_BYTES);
-    const int consumer = threadIdx.x / WARPGROUP;
+    const int consumer = warpgroup();
     const int cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
     const int place_row = blockIdx.x % CLUSTER % DOWN, place_col = blockIdx.x % CLUSTER / DOWN;
     // The blocks that share this one's rows, every DOWN-th, and its columns, DOWN neighbours.

@@ -21,7 +21,7 @@ void matmul(const __grid_constant__ TensorMap left, const __grid_constant__ Tens
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     const Ring ring(memory, 0);
-    const int consumer = threadIdx.x / WARPGROUP, thread = threadIdx.x % WARPGROUP, rank = blockIdx.x % CLUSTER;
+    const int consumer = warpgroup(), thread = threadIdx.x % WARPGROUP, rank = blockIdx.x % CLUSTER;
     const int steps = (depth + TILE_K - 1) / TILE_K;
     const int first = static_cast<long long>(steps) * rank / CLUSTER;
     const int last = static_cast<long long>(steps) * (rank + 1) / CLUSTER;

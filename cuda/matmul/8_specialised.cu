@@ -17,7 +17,7 @@ void matmul(const __grid_constant__ TensorMap left, const __grid_constant__ Tens
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     const Ring ring(memory, 0);
-    const int tile_rows = (rows + TILE_M - 1) / TILE_M, consumer = threadIdx.x / WARPGROUP;
+    const int tile_rows = (rows + TILE_M - 1) / TILE_M, consumer = warpgroup();
     const int row = blockIdx.x % tile_rows * TILE_M, col = blockIdx.x / tile_rows * TILE_N;
     const int steps = (depth + TILE_K - 1) / TILE_K;
     if (threadIdx.x == 0) {

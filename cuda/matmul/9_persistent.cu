@@ -20,7 +20,7 @@ void matmul(const __grid_constant__ TensorMap left, const __grid_constant__ Tens
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     const Ring ring(memory, CONSUMERS * BUFFERS * COLUMN_BYTES);
-    const int consumer = threadIdx.x / WARPGROUP;
+    const int consumer = warpgroup();
     const int steps = (depth + TILE_K - 1) / TILE_K;
     const int tile_rows = (rows + TILE_M - 1) / TILE_M, tile_cols = (cols + TILE_N - 1) / TILE_N;
     if (threadIdx.x == 0) {
