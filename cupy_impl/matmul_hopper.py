@@ -41,7 +41,7 @@ VARIANTS = (
 
 WARPGROUP = 128  # threads
 ROW_BYTES = 128  # of a stage's rows, the width of the swizzle
-BUFFER_BYTES = 64 * ROW_BYTES  # that a warpgroup stages for a TMA store
+BUFFER_ROWS = 16  # that a warp stages for a TMA store, ROW_BYTES of each
 MOST_CLUSTER = 8
 FILLED = 0.7  # of the multiprocessors: the share that a choice of tiles has to keep busy
 NULL = np.uint64(0)  # in the place of an array that is not there
@@ -52,7 +52,7 @@ class Config:
     """How a product is cut up.
 
     rung: whose kernel. consumers: warpgroups of a block that multiply, 64 rows of the tile each. tile_n: columns of the tile. stages: of the
-    ring. group: rows of tiles that are taken together. buffers: of a warpgroup for TMA stores, 0 for stores by threads.
+    ring. group: rows of tiles that are taken together. buffers: of a warp for TMA stores, 0 for stores by threads.
     cluster: blocks, which share rows of A and columns of B in rung 10 and a tile along K in rung 11. along: those of a
     cluster that lie side by side in rung 10, 1 or 2. swap: out's transpose is computed. blocks: of a multiprocessor.
     """
@@ -79,7 +79,7 @@ class Config:
     @property
     def shared_bytes(self) -> int:
         """The stages, the buffers, two barriers a stage."""
-        return self.stages * (self.stage_bytes + 16) + self.consumers * self.buffers * BUFFER_BYTES
+        return self.stages * (self.stage_bytes + 16) + self.buffers * self.tile_m * ROW_BYTES
 
     def tiles(self, rows: int, cols: int) -> int:
         return ceil_div(rows, self.tile_m) * ceil_div(cols, self.tile_n)
@@ -243,7 +243,9 @@ def _launches(
     }
     blocks, threads = tiles * config.cluster, (config.consumers + 1) * WARPGROUP
     if rung in ("9_persistent", "10_cluster"):
-        store = TensorMap("out", out_dtype, (n, m), n * itemsize, (ROW_BYTES // itemsize, 64)) if staged else None
+        store = (
+            TensorMap("out", out_dtype, (n, m), n * itemsize, (ROW_BYTES // itemsize, BUFFER_ROWS)) if staged else None
+        )
         maps.append(store or maps[0])  # which nobody looks at
         defines |= {"GROUP": config.group, "BUFFERS": config.buffers}
         blocks = min(tiles, resident(config.cluster, multiprocessors)) * config.cluster

@@ -144,12 +144,12 @@ def test_tensor_maps_of_both_majors():
     left, right, out = launch.arguments[:3]
     assert left == TensorMap("a", "bfloat16", (136, 200), 272, (64, 128))
     assert right == TensorMap("b", "bfloat16", (320, 136), 640, (64, 64))
-    assert out == TensorMap("out", "bfloat16", (320, 200), 640, (64, 64))
+    assert out == TensorMap("out", "bfloat16", (320, 200), 640, (64, 16))
     launch = launches(200, 320, 136, "10_cluster", out_dtype="float32", transpose_a=True, transpose_b=True)
     left, right, out = launch.arguments[:3]
     assert left == TensorMap("a", "bfloat16", (200, 136), 400, (64, 64))
     assert right == TensorMap("b", "bfloat16", (136, 320), 272, (64, 128))  # each block of the cluster loads half
-    assert out == TensorMap("out", "float32", (320, 200), 1280, (32, 64))
+    assert out == TensorMap("out", "float32", (320, 200), 1280, (32, 16))
 
 
 def test_views_are_read_where_they_lie():

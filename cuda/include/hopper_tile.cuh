@@ -7,7 +7,6 @@
 
 #include "epilogue.cuh"
 #include "mbarrier.cuh"
-#include "named_barrier.cuh"
 #include "tma.cuh"
 #include "vector.cuh"
 #include "wgmma.cuh"
@@ -158,22 +157,25 @@ __device__ inline void store_sums(const float (&sums)[SUMS], const SCALAR* bias,
     }
 }
 
-// The same through shared memory, 128 bytes of a row at a time: `buffers` are COUNT (64, 128 byte) ones of this warpgroup, of
-// which TMA copies one while the next is written. Nobody waits for the last copies; tma_store_wait<0> does.
+// What a warp stages for a TMA store: its 16 rows, 128 bytes of each.
+constexpr int BUFFER_BYTES = 16 * 128;
+
+// The same through shared memory: `buffers` are COUNT ones of this warp, of which TMA copies one while the next is written.
+// Nobody waits for the last copies; tma_store_wait<0> does.
 template <int COUNT>
 __device__ inline void store_sums_staged(const float (&sums)[SUMS], const SCALAR* bias, const TensorMap& out,
                                          unsigned char* buffers, int row, int col, int cols)
 {
     constexpr int SPAN = 128 / sizeof(OUT), CHUNKS = TILE_N / SPAN;
     static_assert(CHUNKS % COUNT == 0, "every tile starts with the same buffer");
-    const int thread = threadIdx.x % WARPGROUP, barrier = 1 + threadIdx.x / WARPGROUP;
+    const int thread = threadIdx.x % 32;
 #pragma unroll
     for (int chunk = 0; chunk < CHUNKS; ++chunk) {
-        unsigned char* buffer = buffers + chunk % COUNT * COLUMN_BYTES;
+        unsigned char* buffer = buffers + chunk % COUNT * BUFFER_BYTES;
         if (thread == 0) {
             tma_store_wait<COUNT - 1>();  // what the buffer held before is copied
         }
-        named_barrier_sync(barrier, WARPGROUP);
+        __syncwarp();
 #pragma unroll
         for (int i = 0; i < SPAN / 2; i += 2) {
             const int at_col = wgmma_col(thread, i), first = col + chunk * SPAN + at_col;
@@ -186,7 +188,7 @@ __device__ inline void store_sums_staged(const float (&sums)[SUMS], const SCALAR
             *reinterpret_cast<Packed<OUT, 2>*>(buffer + place) = narrow<OUT>(wide);
         }
         tma_store_fence();
-        named_barrier_sync(barrier, WARPGROUP);
+        __syncwarp();
         if (thread == 0) {
             tma_store(out, buffer, col + chunk * SPAN, row);
         }

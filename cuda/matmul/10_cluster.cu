@@ -22,7 +22,7 @@ void matmul(const __grid_constant__ TensorMap left, const __grid_constant__ Tens
             int cols, int depth)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
-    const Ring ring(memory, CONSUMERS * BUFFERS * COLUMN_BYTES);
+    const Ring ring(memory, CONSUMERS * 4 * BUFFERS * BUFFER_BYTES);
     const int consumer = warpgroup();
     const int cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
     const int place_row = blockIdx.x % CLUSTER % DOWN, place_col = blockIdx.x % CLUSTER / DOWN;
@@ -63,7 +63,8 @@ void matmul(const __grid_constant__ TensorMap left, const __grid_constant__ Tens
         __syncwarp();
     } else {
         registers_take<REGISTERS_MULTIPLYING>();
-        unsigned char* buffers = memory + STAGES * STAGE_BYTES + consumer * BUFFERS * COLUMN_BYTES;
+        const int warp = threadIdx.x / 32;
+        unsigned char* buffers = memory + STAGES * STAGE_BYTES + warp * BUFFERS * BUFFER_BYTES;
 
         for (int tile = cluster; tile < tile_rows * tile_cols; tile += clusters) {
             const Place at = tile_place<GROUP>(tile, tile_rows, tile_cols);
@@ -76,7 +77,7 @@ void matmul(const __grid_constant__ TensorMap left, const __grid_constant__ Tens
 
             // --- bias, activation, store
             if constexpr (BUFFERS > 0) {
-                store_sums_staged<BUFFERS>(sums, bias, out_map, buffers, row, col, cols);
+                store_sums_staged<BUFFERS>(sums, bias, out_map, buffers, row + warp % 4 * 16, col, cols);
             } else {
                 store_sums(sums, bias, out, row, col, rows, cols);
             }

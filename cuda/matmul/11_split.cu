@@ -12,6 +12,7 @@
 
 #include "cluster.cuh"
 #include "hopper_tile.cuh"
+#include "named_barrier.cuh"
 #include "tile_order.cuh"
 
 // rows, cols: of what the tensor cores compute.

@@ -3,7 +3,7 @@
 // contract  reference/matmul.py
 // mapping   one block a multiprocessor takes (TILE_M, TILE_N) tiles in the order of include/tile_order.cuh. One warpgroup
 //           fills the ring, and goes on to the next tile at once; each of CONSUMERS others multiplies 64 rows, in registers,
-//           and stages them in BUFFERS buffers for TMA to store
+//           whose warps stage them in BUFFERS buffers each for TMA to store
 // traffic   (TILE_M + TILE_N) K elements read for each tile; GROUP rows of tiles at a time, so that what one block reads
 //           another finds in L2; out written once
 // limits    as rung 7's; where rows of out are no multiple of 16 bytes apart, BUFFERS is 0 and threads store them
@@ -19,7 +19,7 @@ void matmul(const __grid_constant__ TensorMap left, const __grid_constant__ Tens
             int cols, int depth)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
-    const Ring ring(memory, CONSUMERS * BUFFERS * COLUMN_BYTES);
+    const Ring ring(memory, CONSUMERS * 4 * BUFFERS * BUFFER_BYTES);
     const int consumer = warpgroup();
     const int steps = (depth + TILE_K - 1) / TILE_K;
     const int tile_rows = (rows + TILE_M - 1) / TILE_M, tile_cols = (cols + TILE_N - 1) / TILE_N;
@@ -44,7 +44,8 @@ void matmul(const __grid_constant__ TensorMap left, const __grid_constant__ Tens
         }
     } else {
         registers_take<REGISTERS_MULTIPLYING>();
-        unsigned char* buffers = memory + STAGES * STAGE_BYTES + consumer * BUFFERS * COLUMN_BYTES;
+        const int warp = threadIdx.x / 32;
+        unsigned char* buffers = memory + STAGES * STAGE_BYTES + warp * BUFFERS * BUFFER_BYTES;
 
         for (int tile = blockIdx.x; tile < tile_rows * tile_cols; tile += gridDim.x) {
             const Place at = tile_place<GROUP>(tile, tile_rows, tile_cols);
@@ -56,7 +57,7 @@ void matmul(const __grid_constant__ TensorMap left, const __grid_constant__ Tens
 
             // --- bias, activation, store
             if constexpr (BUFFERS > 0) {
-                store_sums_staged<BUFFERS>(sums, bias, out_map, buffers, row, col, cols);
+                store_sums_staged<BUFFERS>(sums, bias, out_map, buffers, row + warp % 4 * 16, col, cols);
             } else {
                 store_sums(sums, bias, out, row, col, rows, cols);
             }
