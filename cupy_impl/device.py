@@ -8,8 +8,10 @@ import contextlib
 import functools
 from typing import Mapping
 
+import numpy as np
+
 from cupy_impl import nvrtc
-from cupy_impl.launches import Kernel, Launch, describe_strided
+from cupy_impl.launches import Kernel, Launch, TensorMap, describe_strided
 from reference.contract import ArrayInfo, Variant, scalar, wrong_type
 
 PLATFORM = "cuda"
@@ -88,6 +90,41 @@ def _function(kernel: Kernel, cooperative: bool, shared_bytes: int, target: str)
     return function
 
 
+@functools.lru_cache(1024)
+def _encoded(tensor_map: TensorMap, address: int) -> np.void:
+    """A tensor map's 128 bytes, which a launch passes by value."""
+    from cuda.bindings import driver
+
+    kinds = driver.CUtensorMapDataType
+    status, encoded = driver.cuTensorMapEncodeTiled(
+        {
+            "float16": kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+            "bfloat16": kinds.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+            "float32": kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+        }[tensor_map.dtype],
+        2,
+        address,
+        [driver.cuuint64_t(length) for length in tensor_map.dims],
+        [driver.cuuint64_t(tensor_map.pitch)],
+        [driver.cuuint32_t(length) for length in tensor_map.box],
+        [driver.cuuint32_t(1)] * 2,
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"cuTensorMapEncodeTiled: {status.name} for {tensor_map}")
+    return np.array([int(word) for word in encoded.opaque], np.uint64).view("V128")[0]
+
+
+def _value(argument, arrays: Mapping[str, object]):
+    """What a launch passes for an argument of a plan."""
+    if isinstance(argument, TensorMap):
+        return _encoded(argument, arrays[argument.array].data.ptr)
+    return arrays[argument] if isinstance(argument, str) else argument
+
+
 def launch(launches: tuple[Launch, ...], arrays: Mapping[str, object], variant: Variant) -> None:
     """Compile what is not compiled yet and launch in order, on CuPy's current stream of the arrays' device.
 
@@ -104,5 +141,5 @@ def launch(launches: tuple[Launch, ...], arrays: Mapping[str, object], variant: 
                     array.data.memset_async(0, array.nbytes)
                 arrays = {**arrays, wanted.name: array}
             function = _function(item.kernel, item.cooperative, item.shared_bytes, target)
-            arguments = tuple(arrays[a] if isinstance(a, str) else a for a in item.arguments)
+            arguments = tuple(_value(argument, arrays) for argument in item.arguments)
             function(item.grid, item.block, arguments, shared_mem=item.shared_bytes)

@@ -10,7 +10,7 @@ from typing import Callable, NamedTuple
 
 import numpy as np
 
-from reference.contract import ArrayInfo
+from reference.contract import ArrayInfo, scalar
 
 SOURCES = Path(__file__).resolve().parent.parent / "cuda"
 
@@ -40,11 +40,36 @@ class Workspace(NamedTuple):
 
 
 @dataclass(frozen=True)
+class TensorMap:
+    """A matrix of which TMA copies boxes, for a ``const __grid_constant__ TensorMap`` parameter of ``tma.cuh``.
+
+    array: its name in the call. dims: its lengths, along the axis of neighbours first. pitch: bytes from one row to the
+    next. box: what is copied at once, along the same axes, 128 bytes wide: they lie swizzled in shared memory.
+    Raises ValueError for what cuTensorMapEncodeTiled would refuse without a reason.
+    """
+
+    array: str
+    dtype: str
+    dims: tuple[int, int]
+    pitch: int
+    box: tuple[int, int]
+
+    def __post_init__(self):
+        width = self.box[0] * scalar(self.dtype).itemsize
+        if width != 128 or not 1 <= self.box[1] <= 256:
+            raise ValueError(f"a box of {self.array} is {self.box}; accepted: 128 bytes by up to 256 rows")
+        if self.pitch % 16 or not 0 < self.pitch < 1 << 40 or min(self.dims) < 1 or max(self.dims) > 1 << 32:
+            raise ValueError(
+                f"{self.array} has {self.dims} elements, rows {self.pitch} bytes apart; accepted: 1 or more, a multiple of 16"
+            )
+
+
+@dataclass(frozen=True)
 class Launch:
     """One kernel launch of a plan.
 
     grid, block, cluster: lengths along x, y, z. arguments: in the kernel's order, an array by its name in the
-    call (a str) or a NumPy scalar of the parameter's exact type. shared_bytes: dynamic shared memory.
+    call (a str), a TensorMap of one, or a NumPy scalar of the parameter's exact type. shared_bytes: dynamic shared memory.
     cooperative: all blocks are resident, and the grid may synchronise. workspace: arrays that are made for this launch and
     those after it.
     Raises TypeError for a number whose width the kernel would have to guess.
@@ -61,10 +86,11 @@ class Launch:
 
     def __post_init__(self):
         for value in self.arguments:
-            if not isinstance(value, (str, np.generic)):
+            if not isinstance(value, (str, TensorMap, np.generic)):
                 kind = type(value).__name__
                 raise TypeError(
-                    f"an argument of {self.kernel.name} is {value!r}, a {kind}; accepted: an array's name or a NumPy scalar"
+                    f"an argument of {self.kernel.name} is {value!r}, a {kind}; accepted: an array's name, a NumPy scalar or "
+                    "a TensorMap"
                 )
 
 

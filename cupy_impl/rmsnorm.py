@@ -83,7 +83,7 @@ def plan(
     )
 
     def launch(rung, grid, block, defines, shared_bytes=0, cluster=1):
-        common = ("RESIDUAL", str(arrays - 1)), *defines
+        common = ("RESIDUAL", str(arrays - 1)), ("CLUSTER", str(cluster)), *defines
         numbers = np.float32(eps), np.int64(rows), np.int32(cols)
         return (_launch(rung, "rmsnorm", x, weight, grid, block, pointers + numbers, common, shared_bytes, cluster),)
 
@@ -94,11 +94,11 @@ def plan(
         return launch(rung, rows, 256, (("BLOCK", "256"),))
     if rung == "6_packed" and (tile := packed_tile(cols, vector, itemsize, arrays)):
         grid = ceil_div(rows, tile.teams) * tile.shares
-        return launch(rung, grid, tile.block, tile.defines[:5], cluster=tile.shares)
+        return launch(rung, grid, tile.block, tile.defines[:4], cluster=tile.shares)
     if rung == "5_persistent" and (tile := persistent_tile(cols, vector, itemsize, arrays)):
         grid = min(rows, resident(tile.shares, multiprocessors)) * tile.shares
         shared = tile.stages * tile.held * arrays * itemsize
-        return launch(rung, grid, tile.block, tile.defines, shared, tile.shares)
+        return launch(rung, grid, tile.block, tile.defines[:5], shared, tile.shares)
     if rung in ("4_registers", "5_persistent") and cols <= MOST_THREADS * VALUES:
         tile = spread(cols, vector, VALUES)
         tile = replace(tile, team=max(tile.team, WARP))

@@ -64,7 +64,7 @@ class Tile:
 
     @property
     def defines(self) -> tuple[tuple[str, str], ...]:
-        names = ("vector", "team", "vectors", "teams", "shares", "stages")
+        names = ("vector", "team", "vectors", "teams", "stages", "shares")
         return tuple((name.upper(), str(getattr(self, name))) for name in names)
 
 

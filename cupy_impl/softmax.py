@@ -61,11 +61,11 @@ def plan(x: ArrayInfo, out: ArrayInfo, *, variant: Variant, multiprocessors: int
     itemsize = scalar(x.dtype).itemsize
     if rung == "6_packed" and (tile := packed_tile(cols, vector, itemsize)):
         grid = ceil_div(rows, tile.teams) * tile.shares
-        return (_launch(x, rung, grid, tile.block, tile.defines[:5], cluster=tile.shares),)
+        return (_launch(x, rung, grid, tile.block, tile.defines[:4], cluster=tile.shares),)
     if rung == "5_persistent" and (tile := persistent_tile(cols, vector, itemsize)):
         grid = min(rows, resident(tile.shares, multiprocessors)) * tile.shares
         staged = tile.stages * tile.held * itemsize
-        return (_launch(x, rung, grid, tile.block, tile.defines, staged, tile.shares),)
+        return (_launch(x, rung, grid, tile.block, tile.defines[:5], staged, tile.shares),)
     if rung in ("4_registers", "5_persistent") and cols <= MOST_THREADS * VALUES:
         tile = spread(cols, vector, VALUES)
         tile = replace(tile, team=max(tile.team, WARP))
@@ -88,7 +88,9 @@ def persistent_tile(cols: int, vector: int, itemsize: int) -> Tile | None:
 def _launch(x, rung, grid, block, defines, shared_bytes=0, cluster=1) -> Launch:
     rows, cols = x.shape
     return Launch(
-        kernel=Kernel(f"softmax/{rung}.cu", "softmax", (("SCALAR", CXX_TYPES[x.dtype]), *defines)),
+        kernel=Kernel(
+            f"softmax/{rung}.cu", "softmax", (("SCALAR", CXX_TYPES[x.dtype]), ("CLUSTER", str(cluster)), *defines)
+        ),
         grid=(grid, 1, 1),
         block=(block, 1, 1),
         arguments=("x", "out", np.int64(rows), np.int32(cols)),

@@ -186,7 +186,8 @@ def test_no_compiler(monkeypatch, cache):
 @pytest.mark.parametrize("value", (5, 0.5, np.array([1.0])))
 def test_numbers_without_a_width_are_refused(value):
     """A Python number, or an array where a scalar belongs, would reach the kernel as something else."""
-    with pytest.raises(TypeError, match="an argument of vector_add is .*; accepted: an array's name or a NumPy scalar"):
+    accepted = "an array's name, a NumPy scalar or a TensorMap"
+    with pytest.raises(TypeError, match=f"an argument of vector_add is .*; accepted: {accepted}"):
         dataclasses.replace(LAUNCH, arguments=("x", value))
 
 

@@ -313,16 +313,14 @@ def test_cuda_tiles(cols, dtype, weight_dtype):
     ]
     for launch in launches:
         sizes = {name: int(value) for name, value in launch.kernel.defines if value.isdigit()}
-        if "TEAM" not in sizes:
+        if "TEAMS" not in sizes:  # the rung for other widths
             continue
         assert launch.block[0] == sizes["TEAM"] * sizes["TEAMS"] <= 1024 and launch.shared_bytes <= 226 * 1024
-        owned = sizes["SHARES"] * sizes["TEAM"] * sizes["VECTORS"] * sizes["VECTOR"]
+        blocks = sizes["SHARES" if "SHARES" in sizes else "CLUSTER"]  # that share a row
+        owned = blocks * sizes["TEAM"] * sizes["VECTORS"] * sizes["VECTOR"]
         assert owned >= cols and cols % sizes["VECTOR"] == 0
-        assert launch.grid[0] % sizes["SHARES"] == 0
-        if "BLOCKS" not in sizes:  # the forward pass
-            assert launch.cluster == (sizes["SHARES"], 1, 1)
-        elif sizes["SHARES"] > 1:  # they wait for each other
-            assert launch.cooperative
+        assert launch.grid[0] % blocks == 0 and launch.cluster == (sizes.get("CLUSTER", 1), 1, 1)
+        assert launch.cooperative or sizes.get("SHARES", 1) == 1, "they wait for each other"
         if launch.cooperative:  # all blocks are resident at once
             blocks = -(-launch.grid[0] // 132)
             threads = blocks * launch.block[0]

@@ -197,12 +197,12 @@ def test_cuda_tiles(cols, dtype, variant):
     x = info((4096, cols), dtype, address=0)
     (launch,) = plan(x, x, variant=VARIANTS["softmax"][variant])
     sizes = {name: int(value) for name, value in launch.kernel.defines if value.isdigit()}
-    if "SHARES" not in sizes:  # the rung for other widths
+    if "TEAMS" not in sizes:  # the rung for other widths
         return
     assert launch.block[0] == sizes["TEAM"] * sizes["TEAMS"] <= 1024 and launch.shared_bytes <= 226 * 1024
-    assert sizes["SHARES"] * sizes["TEAM"] * sizes["VECTORS"] * sizes["VECTOR"] >= cols
-    assert cols % sizes["VECTOR"] == 0 and launch.grid[0] % sizes["SHARES"] == 0
-    assert launch.cluster == (sizes["SHARES"], 1, 1) and sizes["SHARES"] <= 8
+    assert sizes["CLUSTER"] * sizes["TEAM"] * sizes["VECTORS"] * sizes["VECTOR"] >= cols
+    assert cols % sizes["VECTOR"] == 0 and launch.grid[0] % sizes["CLUSTER"] == 0
+    assert launch.cluster == (sizes["CLUSTER"], 1, 1) and sizes["CLUSTER"] <= 8
 
 
 def test_cuda_past_a_cluster():

@@ -1,23 +1,30 @@
 // Blocks of a cluster merge what each knows of a row, through distributed shared memory (from sm_90 on). For kernels
-// that are compiled with SHARES, blocks of a cluster; 1 costs nothing, not even the time to compile the header.
+// that are compiled with CLUSTER, blocks of a cluster; 1 costs nothing, not even the time to compile the header.
 #pragma once
 
-#if SHARES > 1
+#if CLUSTER > 1
 
 #include <cooperative_groups.h>
 
-#define CLUSTER_DIMS __cluster_dims__(SHARES, 1, 1)
+#define CLUSTER_DIMS __cluster_dims__(CLUSTER, 1, 1)
 
 // Waits for all blocks of the cluster; none may be written to before it runs.
 __device__ inline void cluster_sync() { cooperative_groups::this_cluster().sync(); }
 
-// Tells the other blocks this one's value. parts: SHARES of them in shared memory, which may be written again once this
+// What `mine` in shared memory is in block `block` of the cluster.
+template <typename T>
+__device__ inline T* cluster_place(T* mine, int block)
+{
+    return cooperative_groups::this_cluster().map_shared_rank(mine, block);
+}
+
+// Tells the other blocks this one's value. parts: CLUSTER of them in shared memory, which may be written again once this
 // block has received what comes after.
 template <typename T>
 __device__ inline void cluster_send(T mine, T* parts)
 {
     const auto cluster = cooperative_groups::this_cluster();
-    if (threadIdx.x < SHARES) {
+    if (threadIdx.x < CLUSTER) {
         *cluster.map_shared_rank(parts + cluster.block_rank(), threadIdx.x) = mine;
     }
     cluster.barrier_arrive();
@@ -30,7 +37,7 @@ __device__ inline T cluster_receive(T, Merge merge, const T* parts)
     cooperative_groups::this_cluster().barrier_wait();
     T all = parts[0];
 #pragma unroll
-    for (int block = 1; block < SHARES; ++block) {
+    for (int block = 1; block < CLUSTER; ++block) {
         all = merge(all, parts[block]);
     }
     return all;
@@ -41,6 +48,12 @@ __device__ inline T cluster_receive(T, Merge merge, const T* parts)
 #define CLUSTER_DIMS
 
 __device__ inline void cluster_sync() {}
+
+template <typename T>
+__device__ inline T* cluster_place(T* mine, int)
+{
+    return mine;
+}
 
 template <typename T>
 __device__ inline void cluster_send(T, T*)

@@ -1,7 +1,7 @@
 // RMSNorm, rung 5: wide rows come and go through shared memory while another one is computed.
 //
 // contract  reference/rmsnorm.py
-// mapping   TEAM threads of each of SHARES blocks own a row, a thread VECTORS vectors of it and of the weight in registers,
+// mapping   TEAM threads of each of CLUSTER blocks own a row, a thread VECTORS vectors of it and of the weight in registers,
 //           the vectors of a warp side by side. A grid of what is resident takes rows in turn, STAGES of them in shared
 //           memory, on their way there or on their way out. Each warp copies its own part, so that copies need no barrier
 // traffic   rows x cols elements read, as many written, with a residual twice that
@@ -9,7 +9,7 @@
 //           ones rung 3
 //
 // Defines: SCALAR, WEIGHT (float, __half, __nv_bfloat16), RESIDUAL (0 or 1), VECTOR (elements), TEAM, TEAMS (1), VECTORS,
-// SHARES, STAGES.
+// CLUSTER, STAGES.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -30,15 +30,15 @@ void rmsnorm(const SCALAR* __restrict__ x, const WEIGHT* __restrict__ weight, co
 {
     using Vec = Packed<SCALAR, VECTOR>;
     using Weights = Packed<WEIGHT, VECTOR>;
-    __shared__ float sums[2][TEAM / 32], parts[2][SHARES];
+    __shared__ float sums[2][TEAM / 32], parts[2][CLUSTER];
     extern __shared__ __align__(16) unsigned char memory[];
     Vec* ring = reinterpret_cast<Vec*>(memory);  // (STAGES, 1 + RESIDUAL, TEAM, VECTORS)
 
     const int vectors = cols / VECTOR;
     const int lane = threadIdx.x % 32;
-    const int run = blockIdx.x % SHARES * (VECTORS * TEAM) + (threadIdx.x - lane) * VECTORS;  // the warp's vectors
-    const int step = gridDim.x / SHARES;
-    long long row = blockIdx.x / SHARES;
+    const int run = blockIdx.x % CLUSTER * (VECTORS * TEAM) + (threadIdx.x - lane) * VECTORS;  // the warp's vectors
+    const int step = gridDim.x / CLUSTER;
+    long long row = blockIdx.x / CLUSTER;
     const auto place = [&](int stage, int array, int i) {
         return ring + (stage * (1 + RESIDUAL) + array) * (VECTORS * TEAM) + (threadIdx.x - lane) * VECTORS + i * 32 + lane;
     };

@@ -1,14 +1,14 @@
 // RMSNorm, rung 6: rows in registers as they lie in memory, as many threads as each needs, and a grid of all rows.
 //
 // contract  reference/rmsnorm.py
-// mapping   TEAM threads of each of SHARES blocks own a row, a thread VECTORS vectors of it, the vectors of a warp side by
+// mapping   TEAM threads of each of CLUSTER blocks own a row, a thread VECTORS vectors of it, the vectors of a warp side by
 //           side; a block has TEAMS such teams. Two rows of 64 KiB are on a multiprocessor: while one is computed, the
 //           other one is on its way. The weight is loaded when it is needed, from L1 or L2
 // traffic   rows x cols elements read, as many written, with a residual twice that
 // limits    GPUs from sm_90; rows of up to 8 blocks' 1024 threads' 128 bytes (with a residual 64), wider ones take rung 3
 //
 // Defines: SCALAR, WEIGHT (float, __half, __nv_bfloat16), RESIDUAL (0 or 1), VECTOR (elements), TEAM, TEAMS, VECTORS,
-// SHARES.
+// CLUSTER.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -29,13 +29,13 @@ void rmsnorm(const SCALAR* __restrict__ x, const WEIGHT* __restrict__ weight, co
 {
     using Vec = Packed<SCALAR, VECTOR>;
     using Weights = Packed<WEIGHT, VECTOR>;
-    __shared__ float sums[BLOCK / 32], parts[SHARES];
+    __shared__ float sums[BLOCK / 32], parts[CLUSTER];
 
     const int vectors = cols / VECTOR;
     const int lane = threadIdx.x % LANES;
     // This thread's vectors are here and every LANES from here on.
-    const int run = blockIdx.x % SHARES * (VECTORS * TEAM) + (threadIdx.x % TEAM - lane) * VECTORS + lane;
-    const long long row = static_cast<long long>(blockIdx.x / SHARES) * TEAMS + threadIdx.x / TEAM;
+    const int run = blockIdx.x % CLUSTER * (VECTORS * TEAM) + (threadIdx.x % TEAM - lane) * VECTORS + lane;
+    const long long row = static_cast<long long>(blockIdx.x / CLUSTER) * TEAMS + threadIdx.x / TEAM;
     const bool there = TEAMS == 1 || row < rows;
     const long long start = row * cols;
 

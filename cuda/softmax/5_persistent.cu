@@ -1,14 +1,14 @@
 // Softmax, rung 5: wide rows come and go through shared memory while another one is computed.
 //
 // contract  reference/softmax.py
-// mapping   TEAM threads of each of SHARES blocks own a row, a thread VECTORS vectors of it in registers, the vectors of a
+// mapping   TEAM threads of each of CLUSTER blocks own a row, a thread VECTORS vectors of it in registers, the vectors of a
 //           warp side by side. A grid of what is resident takes rows in turn, STAGES of them in shared memory, on their way
 //           there or on their way out. Each warp copies its own part, so that copies need no barrier
 // traffic   rows x cols elements read, as many written
 // limits    GPUs from sm_90; rows of more than 32 KiB, up to 8 blocks' 1024 threads' 32 elements. Narrower ones take rung 4,
 //           wider ones rung 3
 //
-// Defines: SCALAR (float, __half, __nv_bfloat16), VECTOR (elements), TEAM, TEAMS (1), VECTORS, SHARES, STAGES.
+// Defines: SCALAR (float, __half, __nv_bfloat16), VECTOR (elements), TEAM, TEAMS (1), VECTORS, CLUSTER, STAGES.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -37,15 +37,15 @@ void softmax(const SCALAR* __restrict__ x, SCALAR* __restrict__ out, long long r
 {
     using Vec = Packed<SCALAR, VECTOR>;
     __shared__ float maxima[TEAM / 32], sums[TEAM / 32];
-    __shared__ float2 parts[2][SHARES];
+    __shared__ float2 parts[2][CLUSTER];
     extern __shared__ __align__(16) unsigned char memory[];
     Vec* ring = reinterpret_cast<Vec*>(memory);  // (STAGES, VECTORS, TEAM)
 
     const int vectors = cols / VECTOR;
     const int lane = threadIdx.x % 32;
-    const int run = blockIdx.x % SHARES * (VECTORS * TEAM) + (threadIdx.x - lane) * VECTORS;  // the warp's vectors
-    const int step = gridDim.x / SHARES;
-    long long row = blockIdx.x / SHARES;
+    const int run = blockIdx.x % CLUSTER * (VECTORS * TEAM) + (threadIdx.x - lane) * VECTORS;  // the warp's vectors
+    const int step = gridDim.x / CLUSTER;
+    long long row = blockIdx.x / CLUSTER;
     const auto place = [&](int stage, int i) {
         return ring + stage * (VECTORS * TEAM) + (threadIdx.x - lane) * VECTORS + i * 32 + lane;
     };

@@ -1,13 +1,13 @@
 // Softmax, rung 6: rows in registers as they lie in memory, as many threads as each needs, and a grid of all rows.
 //
 // contract  reference/softmax.py
-// mapping   TEAM threads of each of SHARES blocks own a row, a thread VECTORS vectors of it, the vectors of a warp side by
+// mapping   TEAM threads of each of CLUSTER blocks own a row, a thread VECTORS vectors of it, the vectors of a warp side by
 //           side; a block has TEAMS such teams. Two rows of 64 KiB are on a multiprocessor: while one is computed, the
 //           other one is on its way. Where float32 would not fit into the registers, exponentials are computed twice
 // traffic   rows x cols elements read, as many written
 // limits    GPUs from sm_90; rows of up to 8 blocks' 1024 threads' 128 bytes, wider ones take rung 3
 //
-// Defines: SCALAR (float, __half, __nv_bfloat16), VECTOR (elements), TEAM, TEAMS, VECTORS, SHARES.
+// Defines: SCALAR (float, __half, __nv_bfloat16), VECTOR (elements), TEAM, TEAMS, VECTORS, CLUSTER.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -36,13 +36,13 @@ void softmax(const SCALAR* __restrict__ x, SCALAR* __restrict__ out, long long r
 {
     using Vec = Packed<SCALAR, VECTOR>;
     __shared__ float maxima[BLOCK / 32], sums[BLOCK / 32];
-    __shared__ float2 parts[SHARES];
+    __shared__ float2 parts[CLUSTER];
 
     const int vectors = cols / VECTOR;
     const int lane = threadIdx.x % LANES;
     // This thread's vectors are here and every LANES from here on.
-    const int run = blockIdx.x % SHARES * (VECTORS * TEAM) + (threadIdx.x % TEAM - lane) * VECTORS + lane;
-    const long long row = static_cast<long long>(blockIdx.x / SHARES) * TEAMS + threadIdx.x / TEAM;
+    const int run = blockIdx.x % CLUSTER * (VECTORS * TEAM) + (threadIdx.x % TEAM - lane) * VECTORS + lane;
+    const long long row = static_cast<long long>(blockIdx.x / CLUSTER) * TEAMS + threadIdx.x / TEAM;
     const bool there = TEAMS == 1 || row < rows;
 
     // --- load the row

@@ -23,6 +23,7 @@ from cupy_impl.launches import (
     SOURCES,
     Kernel,
     Launch,
+    TensorMap,
     cached,
     compile_error,
     describe_strided,
@@ -30,7 +31,7 @@ from cupy_impl.launches import (
     sources,
     title,
 )
-from reference.contract import ArrayInfo, NotRun, Unsupported, Variant, wrong_type
+from reference.contract import ArrayInfo, NotRun, Unsupported, Variant, scalar, wrong_type
 
 PLATFORM = "cpu"
 HERE = Path(__file__).parent
@@ -217,6 +218,14 @@ def _function(kernel: Kernel):
     return function
 
 
+def _value(argument, arrays: Mapping[str, np.ndarray]):
+    """What a launch passes for an argument of a plan; for a tensor map what ``include/tma.cuh`` takes for one."""
+    if isinstance(argument, TensorMap):
+        words = arrays[argument.array].ctypes.data, *argument.dims, argument.pitch, *argument.box
+        return np.array([*words, scalar(argument.dtype).itemsize, *[0] * 9], np.uint64).view("V128")[0]
+    return np.uintp(arrays[argument].ctypes.data) if isinstance(argument, str) else argument
+
+
 def launch(launches: tuple[Launch, ...], arrays: Mapping[str, np.ndarray], variant: Variant) -> None:
     """Build what is not built yet and run in order; returns when the last thread is done.
 
@@ -230,7 +239,7 @@ def launch(launches: tuple[Launch, ...], arrays: Mapping[str, np.ndarray], varia
             raise Unsupported(f"{item.kernel.name} has clusters of {item.cluster} blocks; built here: along x")
         function = _function(item.kernel)
         # As cuLaunchKernel takes them: the address of each argument's value.
-        values = [np.uintp(arrays[a].ctypes.data) if isinstance(a, str) else a for a in item.arguments]
+        values = [_value(a, arrays) for a in item.arguments]
         cells = [np.array(value) for value in values]
         pointers = (ctypes.c_void_p * len(cells))(*(cell.ctypes.data for cell in cells))
         sizes = (ctypes.c_uint * len(cells))(*(cell.nbytes for cell in cells))

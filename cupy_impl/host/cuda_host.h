@@ -11,8 +11,11 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <map>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "engine.h"
 

@@ -76,7 +76,9 @@ struct Fiber {
     Block* block = nullptr;
     Site site{"", 0};  // where it waits, and for what
     const char* what = "";
-    const unsigned long long* word = nullptr;  // of memory, that it waits for to be other than 0
+    bool (*over)(const void*, unsigned) = nullptr;  // in wait_until
+    const void* subject = nullptr;
+    unsigned value = 0;
     std::vector<Copy> copies;               // not committed yet
     std::vector<std::vector<Copy>> groups;  // not waited for yet
     std::vector<Copy> stores;               // likewise
@@ -296,10 +298,10 @@ void start(Block& b, unsigned linear, std::size_t first_fiber)
         }
         Fiber& f = *worker->fibers[first_fiber + i];
         f.state = Fiber::ready;
-        f.word = nullptr;
         f.block = &b;
         f.linear = i;
         f.thread = {i % launch.block.x, i / launch.block.x % launch.block.y, i / launch.block.x / launch.block.y};
+        f.over = nullptr;
         f.copies.clear();
         f.groups.clear();
         b.fibers.push_back(&f);
@@ -312,12 +314,16 @@ void run_blocks()
     while (worker->running) {
         bool moved = false;
         for (auto& b : worker->blocks)
-            for (Fiber* f : b->fibers)
-                if (f->state == Fiber::ready || (f->word && *f->word)) {
-                    f->word = nullptr;
+            for (Fiber* f : b->fibers) {
+                if (f->over && f->over(f->subject, f->value)) {
+                    f->over = nullptr;
+                    f->state = Fiber::ready;
+                }
+                if (f->state == Fiber::ready) {
                     resume(*f);
                     moved = true;
                 }
+            }
         if (!moved) stuck();
     }
 }
@@ -401,14 +407,6 @@ void meet_grid(Site site)
     meet(worker->grid, worker->fibers.size(), "a grid-wide sync", site, nullptr, true, nullptr);
 }
 
-void wait_for(const unsigned long long* word, Site site)
-{
-    if (!cooperative()) fail("waits for another block at %s:%d in a launch that is not cooperative", site.name(), site.line);
-    if (*word) return;
-    self().word = word;
-    wait("a number of another block", site);
-}
-
 unsigned cluster_size() { return worker->launch->cluster; }
 unsigned cluster_rank() { return block().index.x % cluster_size(); }
 
@@ -435,6 +433,15 @@ void* shared_of(const void* variable, unsigned rank, Site site)
             return twin->data() + (address - region->data());
         }
     fail("no shared variable at the address that is mapped at %s:%d", site.name(), site.line);
+}
+
+void wait_until(bool (*over)(const void*, unsigned), const void* subject, unsigned value, const char* what, Site site)
+{
+    if (over(subject, value)) return;
+    self().over = over;
+    self().subject = subject;
+    self().value = value;
+    wait(what, site);
 }
 
 void meet_named(int id, unsigned threads, bool waits, Site site)

@@ -47,9 +47,6 @@ void meet_block(const char* what, Site site, void* value = nullptr, Together las
 // All threads of a cooperative launch.
 void meet_grid(Site site);
 
-// Until some thread of a cooperative launch has written other than 0 there.
-void wait_for(const unsigned long long* word, Site site);
-
 // All threads of the block's cluster.
 void meet_cluster(Site site);
 unsigned cluster_size();
@@ -57,6 +54,10 @@ unsigned cluster_rank();
 
 // What a shared variable of this block is in the block of that rank in the cluster.
 void* shared_of(const void* variable, unsigned rank, Site site);
+
+// Waits until over(subject, value) is true.
+void wait_until(bool (*over)(const void* subject, unsigned value), const void* subject, unsigned value, const char* what,
+                Site site);
 
 // `threads` threads of the block come to barrier `id`; those that do not wait go on.
 void meet_named(int id, unsigned threads, bool waits, Site site);

@@ -50,7 +50,7 @@ FAULTS = (
         "mean over the padded row",
         CUDA_BEST,
         "rsqrtf(squares / cols + eps)",
-        "rsqrtf(squares / (SHARES * TEAM * VECTORS * VECTOR) + eps)",
+        "rsqrtf(squares / (CLUSTER * TEAM * VECTORS * VECTOR) + eps)",
         ("bound",),
         CUDA_TAILS,
     ),

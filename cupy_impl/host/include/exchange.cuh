@@ -8,6 +8,9 @@ inline void publish(unsigned long long* word, float number)
 
 inline float published(const unsigned long long* word, CUDA_HOST_SITE)
 {
-    cuda_host::wait_for(word, {file, line});
+    if (!cuda_host::cooperative())
+        cuda_host::fail("waits for another block at %s:%d in a launch that is not cooperative", cuda_host::Site{file, line}.name(), line);
+    const auto there = [](const void* word, unsigned) { return *static_cast<const unsigned long long*>(word) != 0; };
+    cuda_host::wait_until(there, word, 0, "a number of another block", {file, line});
     return __uint_as_float(static_cast<unsigned>(*word));
 }
