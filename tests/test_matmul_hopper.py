@@ -1,6 +1,7 @@
 """Matmul's Hopper rungs without a GPU: where tiles lie and in which order they come, and what a call launches."""
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -207,6 +208,16 @@ def test_tensor_maps_refuse_what_the_driver_would():
     ):
         with pytest.raises(ValueError, match="accepted: "):
             TensorMap(**{"array": "a", "dtype": "bfloat16", "dims": (64, 64), "pitch": 128, "box": (64, 64)} | wrong)
+
+
+@pytest.mark.parametrize("shape", [shape for shape in BENCH if math.prod(shape) < 2**34])
+def test_products_of_few_tiles_compile_as_promised(shape):
+    """The compile report's largest case takes rung 10; these take 11. ptxas says (C75..) where it makes wgmma wait."""
+    pytest.importorskip("cuda.bindings.nvrtc")
+    from cupy_impl import nvrtc
+
+    image, log = nvrtc.compile(launches(*shape).kernel, "sm_90a", "--ptxas-options=-v")
+    assert image and re.findall(r"(\d+) bytes spill", log) == ["0", "0"] and "(C75" not in log, log
 
 
 # --- the kernels on a CPU, where TMA and wgmma do what PTX ISA says of them
