@@ -2,8 +2,8 @@
 
 contract  reference/rmsnorm.py; ``out=`` takes a tuple of ``jax.Ref``
 mapping   forward: a warp a row up to 2048 columns, a warpgroup a row up to 16384; wider rows are split over the
-          warpgroups of a block, which stays, and come and go by TMA where they are 4096 columns' multiples up to
-          32768
+          warpgroups of a block. Where they are 4096 columns' multiples up to 32768, a block holds a row, one of 16 bits
+          as it lies in memory, or with a residual stays while they come and go by TMA
 traffic   forward: reads and writes rows x cols elements once, with a residual two of them; wider rows are read twice.
           About 4 operations an element: memory decides
 limits    Hopper; widths that are odd, or not of 16 bytes, are loaded in smaller vectors; widths below one element a
@@ -31,7 +31,13 @@ VARIANTS = {
     "rmsnorm": (
         Variant("two_reads", "a row in chunks: their squares, then the row again", DTYPES, ("sm_90a",)),
         Variant("one_read", "rows up to 16384 columns stay in registers", DTYPES, ("sm_90a",), {"spill_bytes": 0}),
-        Variant("prefetched", "wider ones come and go by TMA, rows ahead", DTYPES, ("sm_90a",), {"spill_bytes": 0}),
+        Variant(
+            "prefetched",
+            "wider ones in a block's registers, or by TMA, rows ahead",
+            DTYPES,
+            ("sm_90a",),
+            {"spill_bytes": 0},
+        ),
     ),
     "rmsnorm_backward": backward.VARIANTS,
 }
@@ -71,6 +77,14 @@ def _rstd(squares, turn, cols: int, eps: float, reduce):
     return lax.rsqrt(reduce(turn, squares, jnp.sum, jnp.add) / cols + np.float32(eps))
 
 
+def _store_rstd(refs: Refs, row, rstd, config: Config) -> None:
+    def store():
+        refs.rstd.at[pl.ds(row, rows.TEAM) if config.cut.team else row][...] = rstd
+
+    if refs.rstd is not None:
+        pl.when(lax.axis_index("warpgroup") == 0)(store) if config.warpgroups > 1 else store()
+
+
 def _store(refs: Refs, row, start, tile, rstd, cut: Cut) -> None:
     # --- scale and store
     w = rows.load_weight(refs.weight, start, cut)  # (width,) or (TEAM, width)
@@ -79,25 +93,43 @@ def _store(refs: Refs, row, start, tile, rstd, cut: Cut) -> None:
         rows.at(refs.sum, row, start, cut)[...] = tile.astype(refs.sum.dtype)
 
 
-def _registers(refs: Refs, *, height: int, cols: int, eps: float, config: Config):
-    """Rows that a warp or a warpgroup holds: read once."""
-    cut = config.cut
+def _registers(refs: Refs, *scratch, height: int, cols: int, eps: float, config: Config):
+    """Rows that a warp, a warpgroup or a block holds: read once."""
+    cut, starts = config.cut, rows.own_starts(config.cut, config.warpgroups)
+    reduce = rows.reduction(cut, scratch) if scratch else lambda turn, tile, over, two: over(tile, axis=-1)
 
     def take(row):
         # --- load the row
-        load = lambda ref: [rows.load(ref, row, start, cut) for start in cut.starts]  # (width,) or (TEAM, width) each
+        load = lambda ref: [rows.load(ref, row, start, cut) for start in starts]  # (width,) or (TEAM, width) each
         x = _rounded(refs, load(refs.x), refs.residual and load(refs.residual))
 
         # --- mean of the squares
         once = [*x[:-1], rows.once(x[-1], cut.again, cut, 0.0)] if cut.again else x
-        rstd = _rstd(_squares(once), 0, cols, eps, lambda turn, tile, over, two: over(tile, axis=-1))  # () or (TEAM,)
-        if refs.rstd is not None:
-            refs.rstd.at[pl.ds(row, rows.TEAM) if cut.team else row][...] = rstd
+        rstd = _rstd(_squares(once), 0, cols, eps, reduce)  # () or (TEAM,)
+        _store_rstd(refs, row, rstd, config)
 
-        for start, tile in zip(cut.starts, x):
+        for start, tile in zip(starts, x):
             _store(refs, row, start, tile, rows.along(rstd, cut), cut)
 
     rows.each_row(height, cut, take)
+
+
+def _packed(refs: Refs, *scratch, height: int, cols: int, eps: float, config: Config):
+    """Rows of 16 bits that a block holds as they lie in memory, so that a multiprocessor has two."""
+    cut, starts, row = config.cut, rows.own_starts(config.cut, config.warpgroups), lax.axis_index("tile")
+    # --- load the row
+    x = [plgpu.load(rows.at(refs.x, row, start, cut), layout=cut.layout) for start in starts]  # (width,) each
+
+    # --- mean of the squares
+    squares = rows.full(0.0, cut)
+    for tile in x:
+        value = rows.unpacked(tile, squares)
+        squares += value * value
+    rstd = _rstd(squares, 0, cols, eps, rows.reduction(cut, scratch))
+    _store_rstd(refs, row, rstd, config)
+
+    for start, tile in zip(starts, x):
+        _store(refs, row, start, rows.unpacked(tile, rstd), rstd, cut)
 
 
 def _ring(refs: Refs, slots, filled, *scratch, height: int, cols: int, eps: float, config: Config):
@@ -178,7 +210,7 @@ def _launch(refs: Refs, cols: int, eps: float, config: Config, interpret) -> Non
     too; cols: without padding.
     """
     cut, warpgroups, ring = config.cut, config.warpgroups, config.kernel == "ring"
-    kernel = {"registers": _registers, "ring": _ring, "chunks": _chunks}[config.kernel]
+    kernel = {"registers": _registers, "packed": _packed, "ring": _ring, "chunks": _chunks}[config.kernel]
     scratch = rows.shared(warpgroups, cut, lines=ring)
     if ring:
         scratch = Ring.scratch(config, 1 + (refs.residual is not None), refs.x.dtype) + scratch
@@ -279,7 +311,9 @@ def rmsnorm(
     check(info, other, eps, added, return_rstd, targets, platform="cpu" if interpret else "cuda")
     chosen = pick(VARIANTS["rmsnorm"], variant, info.dtype, arrays.arch(x, interpret))
     sources = 1 if residual is None else 2
-    config = rows.configure(*x.shape, x.dtype.itemsize, chosen.name, rows.most_warpgroups(interpret), sources)
+    config = rows.configure(
+        *x.shape, x.dtype.itemsize, chosen.name, rows.most_warpgroups(interpret), sources, packed=True
+    )
     if refs is None:
         specs = tuple((name, shape, dtype) for name, (shape, dtype) in wanted.items())
         results = _new(x, weight, residual, float(eps), specs, config, interpret)

@@ -91,7 +91,7 @@ def configure(height: int, cols: int, itemsize: int, variant: str, most: int = 4
     chunks = pl.cdiv(cols, tiles * cut.width)
     strips = max(1, cols // cut.width)
     walks = max(min(height, pl.cdiv(8 * rows.MULTIPROCESSORS, strips)), pl.cdiv(height, CHAIN))
-    return Config("strips", cut, min(most, max(1, chunks - 1)), walks, tiles)
+    return Config("strips", cut, min(most, rows.SHARERS, max(1, chunks - 1)), walks, tiles)
 
 
 def _in_registers(height: int, cols: int, itemsize: int, most: int) -> Config | None:

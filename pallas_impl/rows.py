@@ -21,7 +21,9 @@ PART = 1 << 30  # elements a launch: Mosaic computes with int32 indices, and a l
 MULTIPROCESSORS = 132  # of an H100 or H200 (SXM), for kernels whose blocks stay
 TEAM_COLS = 2048  # widest row of one warp
 WARPGROUP_COLS = 16384  # widest row of one warpgroup: 128 elements a thread
-RING_FROM, RING_COLS = WARPGROUP_COLS + 1, 32768  # narrowest and widest row of a ring
+WIDE_FROM, WIDE_COLS = WARPGROUP_COLS + 1, 32768  # narrowest and widest row that a block holds, or a ring
+HELD = 32  # float32 elements of a wide row a thread; twice as many of 16 bits as they lie in memory
+SHARERS = 4  # warpgroups of a block that share a row in chunks
 SHARED = 228 << 10  # bytes of shared memory of a multiprocessor
 RESERVED = 2560  # of them in every block not a ring's: 1 KiB is the driver's, the rest for sums and barriers
 BARRIERS = 32  # the most that Mosaic has in one group
@@ -76,8 +78,8 @@ def cut(cols: int, itemsize: int, team: bool = False, each: int = 8) -> Cut:
 class Config:
     """How softmax or RMSNorm is carried out.
 
-    kernel: ``registers``, ``ring`` or ``chunks``. warpgroups: of a block, which share a row. tiles: held at once, in
-    ``chunks``. In ``ring``, parts: slots that a warpgroup's part of a row takes; slots: in flight to it; blocks: that
+    kernel: ``registers``, ``packed``, ``ring`` or ``chunks``. warpgroups: of a block, which share a row. tiles: held at
+    once, in ``chunks``. In ``ring``, parts: slots that a warpgroup's part of a row takes; slots: in flight to it; blocks: that
     stay.
     """
 
@@ -94,13 +96,18 @@ class Config:
             check_ring(self.cut.cols, self.warpgroups, self.parts, self.slots, self.parts + 1)
 
 
-def configure(height: int, cols: int, itemsize: int, variant: str, most: int, sources: int = 1) -> Config:
+def configure(
+    height: int, cols: int, itemsize: int, variant: str, most: int, sources: int = 1, packed: bool = False
+) -> Config:
     """The configuration of softmax or RMSNorm for x (height, cols).
 
-    most: warpgroups a block can have. sources: arrays of that shape that are read, 2 with a residual.
+    most: warpgroups a block can have. sources: arrays of that shape that are read, 2 with a residual. packed: whether the
+    operator has a kernel for 16-bit rows as they lie in memory.
     """
-    if variant == "prefetched" and RING_FROM <= cols <= RING_COLS and (found := _ring(cols, itemsize, most, sources)):
-        return found
+    if variant == "prefetched" and WIDE_FROM <= cols <= WIDE_COLS:
+        in_registers = sources == 1 and (itemsize == 4 or packed)
+        if found := in_registers and _held(cols, itemsize, most) or _ring(cols, itemsize, most, sources):
+            return found
     if variant != "two_reads":
         if cols <= TEAM_COLS and height >= TEAM:
             return Config("registers", cut(max(cols, WARP), itemsize, team=True))
@@ -110,7 +117,18 @@ def configure(height: int, cols: int, itemsize: int, variant: str, most: int, so
     tiles = min(4, cols // tiled.width or 1)
     # More chunks than warpgroups: the last one overlaps the one before, which has to be the same warpgroup's.
     chunks = pl.cdiv(cols, tiles * tiled.width)
-    return Config("chunks", tiled, min(most, max(1, chunks - 1)), tiles)
+    return Config("chunks", tiled, min(most, SHARERS, max(1, chunks - 1)), tiles)
+
+
+def _held(cols: int, itemsize: int, most: int) -> Config | None:
+    """The configuration that holds a row in the registers of a block, where it is a multiple of its tiles."""
+    tiled = cut(cols, itemsize)
+    tiles, odd = divmod(cols, tiled.width)
+    room = HELD * 4 // itemsize * WARPGROUP // tiled.width
+    shared = [w for w in range(1, most + 1) if tiles % w == 0]
+    # An interpreter, which has 2, has no lack of registers.
+    warpgroups = next((w for w in shared if tiles // w <= room or most == w == 2), None)
+    return None if odd or warpgroups is None else Config("registers" if itemsize == 4 else "packed", tiled, warpgroups)
 
 
 def _ring(cols: int, itemsize: int, most: int, sources: int) -> Config | None:
@@ -155,6 +173,26 @@ def at(ref, row, start, cut: Cut):
 def load(ref, row, start, cut: Cut):
     """That tile, in registers, as float32."""
     return plgpu.load(at(ref, row, start, cut), layout=cut.layout, optimized=not cut.team).astype(jnp.float32)
+
+
+def own_starts(cut: Cut, warpgroups: int) -> list:
+    """Where this warpgroup's tiles of a row begin that so many share."""
+    if warpgroups == 1:
+        return cut.starts
+    tiles = cut.cols // cut.width // warpgroups
+    return [(lax.axis_index("warpgroup") * tiles + i) * cut.width for i in range(tiles)]
+
+
+def unpacked(tile, number):
+    """A 16-bit tile as float32, once ``number`` is there, a float32 tile or scalar that is not below 0.
+
+    The compiler does not know that. What it unpacks before it unpacks anew: to keep it would take twice the registers.
+    """
+    if number.ndim:
+        zero = (lax.bitcast_convert_type(number, jnp.int32) >> 31).astype(jnp.int16)
+    else:
+        zero = jnp.where(number < 0, 1, 0).astype(jnp.int16)
+    return lax.bitcast_convert_type(lax.bitcast_convert_type(tile, jnp.int16) ^ zero, tile.dtype).astype(jnp.float32)
 
 
 def load_weight(ref, start, cut: Cut):
@@ -366,4 +404,4 @@ def by_line(array):
 
 def most_warpgroups(interpret) -> int:
     """Of a block. The interpreter runs each in a thread of XLA's, which has one a core, and waits for all: 2 there."""
-    return 2 if interpret else 4
+    return 2 if interpret else 8

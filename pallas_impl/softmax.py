@@ -2,7 +2,8 @@
 
 contract  reference/softmax.py; ``out=`` takes a ``jax.Ref``
 mapping   a warp a row up to 2048 columns, a warpgroup a row up to 16384; wider rows are split over the warpgroups of a
-          block, which stays, and come and go by TMA where they are 4096 columns' multiples up to 32768
+          block. Where they are 4096 columns' multiples up to 32768, a block holds a row of float32, or stays while 16-bit
+          ones come and go by TMA
 traffic   reads and writes rows x cols elements once; wider rows are read twice, the second time from L2 in part.
           About 7 operations an element: memory decides
 limits    Hopper; widths that are odd, or not of 16 bytes, are loaded in smaller vectors; widths below one element a
@@ -28,7 +29,13 @@ VARIANTS = {
     "softmax": (
         Variant("two_reads", "the online form: maximum and sum together, then the row again", DTYPES, ("sm_90a",)),
         Variant("one_read", "rows up to 16384 columns stay in registers", DTYPES, ("sm_90a",), {"spill_bytes": 0}),
-        Variant("prefetched", "wider ones come and go by TMA, rows ahead", DTYPES, ("sm_90a",), {"spill_bytes": 0}),
+        Variant(
+            "prefetched",
+            "wider ones in a block's registers, or by TMA, rows ahead",
+            DTYPES,
+            ("sm_90a",),
+            {"spill_bytes": 0},
+        ),
     )
 }
 
@@ -55,19 +62,19 @@ def _scaled(x: list, cut: Cut, again: int, reduce):
     return e, 1 / reduce(1, functools.reduce(jnp.add, terms), jnp.sum, jnp.add)
 
 
-def _registers(x_ref, out_ref, *, height: int, config: Config):
-    """Rows that a warp or a warpgroup holds: read once."""
-    cut = config.cut
-    reduce = rows.reduction(cut)
+def _registers(x_ref, out_ref, *scratch, height: int, config: Config):
+    """Rows that a warp, a warpgroup or a block holds: read once."""
+    cut, starts = config.cut, rows.own_starts(config.cut, config.warpgroups)
+    reduce = rows.reduction(cut, scratch)
 
     def take(row):
         # --- load the row
-        x = [rows.load(x_ref, row, start, cut) for start in cut.starts]  # (width,) or (TEAM, width) each
+        x = [rows.load(x_ref, row, start, cut) for start in starts]  # (width,) or (TEAM, width) each
 
         e, scale = _scaled(x, cut, cut.again, reduce)
 
         # --- divide and store
-        for start, tile in zip(cut.starts, e):
+        for start, tile in zip(starts, e):
             rows.at(out_ref, row, start, cut)[...] = (tile * scale).astype(out_ref.dtype)
 
     rows.each_row(height, cut, take)
