@@ -246,6 +246,7 @@ def line(mark):
         ),
         ("named_barrier_short", "waits in a named barrier for threads that do not come"),
         ("grid_sync_alone", "a grid-wide sync at {grid_sync_alone} in a launch that is not cooperative"),
+        ("exchange_alone", "waits for another block at {exchange_alone} in a launch that is not cooperative"),
         ("no_end_of_stack", "thread (0, 0, 0): its stack of 256 KiB is used up"),
     ],
 )

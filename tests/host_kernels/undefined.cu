@@ -4,6 +4,7 @@
 
 #include "async_copy.cuh"
 #include "bulk_store.cuh"
+#include "exchange.cuh"
 #include "named_barrier.cuh"
 #include "vector.cuh"
 
@@ -106,6 +107,13 @@ extern "C" __global__ void grid_sync_alone(float* out)
 {
     cooperative_groups::this_grid().sync();  // grid_sync_alone
     out[threadIdx.x] = 1.0f;
+}
+
+extern "C" __global__ void exchange_alone(float* out)
+{
+    __shared__ unsigned long long word;
+    word = 0;
+    out[threadIdx.x] = published(&word);  // exchange_alone
 }
 
 extern "C" __global__ void no_end_of_stack(float* out)
