@@ -38,11 +38,9 @@ VARIANTS = {
     )
 }
 
-GROUP = tl.constexpr(8)  # rows of tiles that go through memory together
-
 
 @triton.jit
-def _place(tile, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+def _place(tile, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr):
     """The first row and column of a tile: down the rows of a group, then on to its next column."""
     rows, cols = tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N)
     first = tile // (GROUP * cols) * GROUP
@@ -81,13 +79,14 @@ def _tiled(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr,
     SPLITS: tl.constexpr,
     WHOLE: tl.constexpr,
     BIAS: tl.constexpr,
     ACTIVATION: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    first_row, first_col = _place(tl.program_id(0), m, n, BLOCK_M, BLOCK_N)
+    first_row, first_col = _place(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP)
     row, col = first_row + tl.arange(0, BLOCK_M), first_col + tl.arange(0, BLOCK_N)
     along = tl.arange(0, BLOCK_K)
     steps = tl.cdiv(tl.cdiv(k, BLOCK_K), SPLITS)
@@ -170,12 +169,13 @@ def _descriptors(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr,
     SPLITS: tl.constexpr,
     BIAS: tl.constexpr,
     ACTIVATION: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    row, col = _place(tl.program_id(0), m, n, BLOCK_M, BLOCK_N)
+    row, col = _place(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP)
     steps = tl.cdiv(tl.cdiv(k, BLOCK_K), SPLITS)
     start = tl.program_id(1) * steps * BLOCK_K
     stop = tl.minimum(start + steps * BLOCK_K, k)
@@ -198,13 +198,14 @@ def _persistent(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr,
     BIAS: tl.constexpr,
     ACTIVATION: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     tiles = tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N)
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
-        row, col = _place(tile, m, n, BLOCK_M, BLOCK_N)
+        row, col = _place(tile, m, n, BLOCK_M, BLOCK_N, GROUP)
         acc = _multiply(a, b, row, col, 0, k, A_DOWN, B_DOWN, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION)
         # In halves: a whole tile on its way out would take the room of a stage.
         HALF: tl.constexpr = BLOCK_N // 2
@@ -293,7 +294,7 @@ def _launch(kernel, call: Call, t: Tile, *given, **shape) -> None:
     splits = t.splits(m, n, k)
     out = call.out if splits == 1 else call.out.new_empty((splits, m, n), dtype=torch.float32)
     kernel[(t.tiles(m, n), splits)](
-        *given[:2], call.bias, out, m, n, k, *given[2:], SPLITS=splits, **t.blocks, **call.shape, **shape, **t.options
+        *given[:2], call.bias, out, m, n, k, *given[2:], SPLITS=splits, **t.kernel, **call.shape, **shape, **t.options
     )
     if splits > 1:
         block = min(1024, triton.next_power_of_2(n))
@@ -325,7 +326,7 @@ def persistent(call: Call) -> None:
         return descriptors(call)
     programs = min(t.tiles(m, n), tensors.multiprocessors(call.out))
     store = out.descriptor(t.block_m, t.block_n // 2)
-    _persistent[(programs,)](*call.descriptors(t), call.bias, store, *call.sizes, **t.blocks, **call.shape, **t.options)
+    _persistent[(programs,)](*call.descriptors(t), call.bias, store, *call.sizes, **t.kernel, **call.shape, **t.options)
 
 
 def persistent_tf32(call: Call) -> None:

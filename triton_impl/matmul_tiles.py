@@ -15,6 +15,7 @@ class Tile:
 
     block_m, block_n: of out, (M, N). block_k: of K in a step. warps: of a program. stages: steps of A and B in shared
     memory or on their way there. programs: how many are to be had by splitting K, for each of FILL; 0 splits nothing.
+    group: rows of tiles that programs take together, column by column.
     """
 
     block_m: int
@@ -23,6 +24,7 @@ class Tile:
     warps: int
     stages: int
     programs: int = 0
+    group: int = 8
 
     def tiles(self, m: int, n: int) -> int:
         """How many out has."""
@@ -34,9 +36,9 @@ class Tile:
         return 1 << max(1, parts).bit_length() - 1
 
     @property
-    def blocks(self) -> dict:
+    def kernel(self) -> dict:
         """As the kernels take it."""
-        return {"BLOCK_M": self.block_m, "BLOCK_N": self.block_n, "BLOCK_K": self.block_k}
+        return {"BLOCK_M": self.block_m, "BLOCK_N": self.block_n, "BLOCK_K": self.block_k, "GROUP": self.group}
 
     @property
     def options(self) -> dict:
