@@ -21,7 +21,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from reference.contract import Variant, pick
 from reference.matmul import DTYPES, check
 from triton_impl import tensors
-from triton_impl.matmul_tiles import Tile, descriptors_tile, persistent_tile, tiled_tile
+from triton_impl.matmul_tiles import Rows, Tile, descriptors_tile, persistent_tile, tiled_tile
 from triton_impl.tensors import describe
 
 HALVES = ("float16", "bfloat16")
@@ -38,11 +38,9 @@ VARIANTS = {
     )
 }
 
-GROUP = tl.constexpr(8)  # rows of tiles that go through memory together
-
 
 @triton.jit
-def _place(tile, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+def _place(tile, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr):
     """The first row and column of a tile: down the rows of a group, then on to its next column."""
     rows, cols = tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N)
     first = tile // (GROUP * cols) * GROUP
@@ -81,13 +79,14 @@ def _tiled(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr,
     SPLITS: tl.constexpr,
     WHOLE: tl.constexpr,
     BIAS: tl.constexpr,
     ACTIVATION: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    first_row, first_col = _place(tl.program_id(0), m, n, BLOCK_M, BLOCK_N)
+    first_row, first_col = _place(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP)
     row, col = first_row + tl.arange(0, BLOCK_M), first_col + tl.arange(0, BLOCK_N)
     along = tl.arange(0, BLOCK_K)
     steps = tl.cdiv(tl.cdiv(k, BLOCK_K), SPLITS)
@@ -170,12 +169,13 @@ def _descriptors(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr,
     SPLITS: tl.constexpr,
     BIAS: tl.constexpr,
     ACTIVATION: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    row, col = _place(tl.program_id(0), m, n, BLOCK_M, BLOCK_N)
+    row, col = _place(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP)
     steps = tl.cdiv(tl.cdiv(k, BLOCK_K), SPLITS)
     start = tl.program_id(1) * steps * BLOCK_K
     stop = tl.minimum(start + steps * BLOCK_K, k)
@@ -198,13 +198,14 @@ def _persistent(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr,
     BIAS: tl.constexpr,
     ACTIVATION: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     tiles = tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N)
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
-        row, col = _place(tile, m, n, BLOCK_M, BLOCK_N)
+        row, col = _place(tile, m, n, BLOCK_M, BLOCK_N, GROUP)
         acc = _multiply(a, b, row, col, 0, k, A_DOWN, B_DOWN, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION)
         # In halves: a whole tile on its way out would take the room of a stage.
         HALF: tl.constexpr = BLOCK_N // 2
@@ -238,33 +239,6 @@ def _fold(
     tl.store(out_ptr + row * n + col[None, :], z.to(out_ptr.dtype.element_ty), mask=(col < n)[None, :])
 
 
-class Rows:
-    """A matrix as the kernels take it: row-major, rows ``stride`` elements apart; ``down`` if K goes down them.
-
-    array: (M, K) or (N, K), and where K goes down (K, M) or (K, N).
-    """
-
-    def __init__(self, array: torch.Tensor, down: bool):
-        rows, cols = array.shape
-        by_row, by_col = array.stride()
-        if (cols > 1 and by_col != 1) or (rows > 1 and by_row < cols):
-            array, down, by_row = array.T, not down, by_col
-        self.array, self.down = array, down
-        rows, cols = array.shape
-        # Where there is no second row it may be anywhere.
-        self.stride = by_row if rows > 1 else triton.cdiv(cols, 8) * 8
-
-    def by_tma(self) -> bool:
-        """Whether TMA takes it."""
-        distance = self.stride * self.array.element_size()
-        return 0 not in self.array.shape and self.array.data_ptr() % 16 == 0 and distance % 16 == 0 < distance < 2**40
-
-    def descriptor(self, block: int, block_k: int) -> TensorDescriptor:
-        """TMA's descriptor of it, by tiles of ``block`` of M or N and ``block_k`` of K."""
-        shape = [block_k, block] if self.down else [block, block_k]
-        return TensorDescriptor(self.array, list(self.array.shape), [self.stride, 1], shape)
-
-
 @dataclass(frozen=True)
 class Call:
     """What a kernel is launched for: out (M, N) of a and b, sizes M, N and K. bias: an array even where there is none."""
@@ -293,7 +267,7 @@ def _launch(kernel, call: Call, t: Tile, *given, **shape) -> None:
     splits = t.splits(m, n, k)
     out = call.out if splits == 1 else call.out.new_empty((splits, m, n), dtype=torch.float32)
     kernel[(t.tiles(m, n), splits)](
-        *given[:2], call.bias, out, m, n, k, *given[2:], SPLITS=splits, **t.blocks, **call.shape, **shape, **t.options
+        *given[:2], call.bias, out, m, n, k, *given[2:], SPLITS=splits, **t.kernel, **call.shape, **shape, **t.options
     )
     if splits > 1:
         block = min(1024, triton.next_power_of_2(n))
@@ -303,7 +277,8 @@ def _launch(kernel, call: Call, t: Tile, *given, **shape) -> None:
 
 def tiled(call: Call) -> None:
     """Launch the form that loads by pointers."""
-    t = tiled_tile(call.sizes[0], call.a.array.dtype, call.precision, tensors.shared_bytes(call.out))
+    vectors = call.a.in_vectors() and call.b.in_vectors()
+    t = tiled_tile(call.sizes[0], call.a.array.dtype, call.precision, vectors, tensors.shared_bytes(call.out))
     whole = call.sizes[2] % t.block_k == 0
     _launch(_tiled, call, t, call.a.array, call.b.array, call.a.stride, call.b.stride, WHOLE=whole)
 
@@ -325,7 +300,7 @@ def persistent(call: Call) -> None:
         return descriptors(call)
     programs = min(t.tiles(m, n), tensors.multiprocessors(call.out))
     store = out.descriptor(t.block_m, t.block_n // 2)
-    _persistent[(programs,)](*call.descriptors(t), call.bias, store, *call.sizes, **t.blocks, **call.shape, **t.options)
+    _persistent[(programs,)](*call.descriptors(t), call.bias, store, *call.sizes, **t.kernel, **call.shape, **t.options)
 
 
 def persistent_tf32(call: Call) -> None:
