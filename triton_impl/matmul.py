@@ -21,7 +21,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from reference.contract import Variant, pick
 from reference.matmul import DTYPES, check
 from triton_impl import tensors
-from triton_impl.matmul_tiles import Tile, descriptors_tile, persistent_tile, tiled_tile
+from triton_impl.matmul_tiles import Rows, Tile, descriptors_tile, persistent_tile, tiled_tile
 from triton_impl.tensors import describe
 
 HALVES = ("float16", "bfloat16")
@@ -239,33 +239,6 @@ def _fold(
     tl.store(out_ptr + row * n + col[None, :], z.to(out_ptr.dtype.element_ty), mask=(col < n)[None, :])
 
 
-class Rows:
-    """A matrix as the kernels take it: row-major, rows ``stride`` elements apart; ``down`` if K goes down them.
-
-    array: (M, K) or (N, K), and where K goes down (K, M) or (K, N).
-    """
-
-    def __init__(self, array: torch.Tensor, down: bool):
-        rows, cols = array.shape
-        by_row, by_col = array.stride()
-        if (cols > 1 and by_col != 1) or (rows > 1 and by_row < cols):
-            array, down, by_row = array.T, not down, by_col
-        self.array, self.down = array, down
-        rows, cols = array.shape
-        # Where there is no second row it may be anywhere.
-        self.stride = by_row if rows > 1 else triton.cdiv(cols, 8) * 8
-
-    def by_tma(self) -> bool:
-        """Whether TMA takes it."""
-        distance = self.stride * self.array.element_size()
-        return 0 not in self.array.shape and self.array.data_ptr() % 16 == 0 and distance % 16 == 0 < distance < 2**40
-
-    def descriptor(self, block: int, block_k: int) -> TensorDescriptor:
-        """TMA's descriptor of it, by tiles of ``block`` of M or N and ``block_k`` of K."""
-        shape = [block_k, block] if self.down else [block, block_k]
-        return TensorDescriptor(self.array, list(self.array.shape), [self.stride, 1], shape)
-
-
 @dataclass(frozen=True)
 class Call:
     """What a kernel is launched for: out (M, N) of a and b, sizes M, N and K. bias: an array even where there is none."""
@@ -304,7 +277,8 @@ def _launch(kernel, call: Call, t: Tile, *given, **shape) -> None:
 
 def tiled(call: Call) -> None:
     """Launch the form that loads by pointers."""
-    t = tiled_tile(call.sizes[0], call.a.array.dtype, call.precision, tensors.shared_bytes(call.out))
+    vectors = call.a.in_vectors() and call.b.in_vectors()
+    t = tiled_tile(call.sizes[0], call.a.array.dtype, call.precision, vectors, tensors.shared_bytes(call.out))
     whole = call.sizes[2] % t.block_k == 0
     _launch(_tiled, call, t, call.a.array, call.b.array, call.a.stride, call.b.stride, WHOLE=whole)
 

@@ -5,8 +5,40 @@ from dataclasses import dataclass, replace
 
 import torch
 import triton
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 FILL = 128  # programs that are enough for an H200's 132 multiprocessors: with fewer K is split
+
+
+class Rows:
+    """A matrix as the kernels take it: row-major, rows ``stride`` elements apart; ``down`` if K goes down them.
+
+    array: (M, K) or (N, K), and where K goes down (K, M) or (K, N).
+    """
+
+    def __init__(self, array: torch.Tensor, down: bool):
+        rows, cols = array.shape
+        by_row, by_col = array.stride()
+        if (cols > 1 and by_col != 1) or (rows > 1 and by_row < cols):
+            array, down, by_row = array.T, not down, by_col
+        self.array, self.down = array, down
+        rows, cols = array.shape
+        # Where there is no second row it may be anywhere.
+        self.stride = by_row if rows > 1 else triton.cdiv(cols, 8) * 8
+
+    def in_vectors(self) -> bool:
+        """Whether Triton knows that 16-byte accesses reach its rows: it asks whether 16 divides their lengths."""
+        return self.array.shape[1] % 16 == 0 and self.stride % 16 == 0 and self.array.data_ptr() % 16 == 0
+
+    def by_tma(self) -> bool:
+        """Whether TMA takes it."""
+        distance = self.stride * self.array.element_size()
+        return 0 not in self.array.shape and self.array.data_ptr() % 16 == 0 and distance % 16 == 0 < distance < 2**40
+
+    def descriptor(self, block: int, block_k: int) -> TensorDescriptor:
+        """TMA's descriptor of it, by tiles of ``block`` of M or N and ``block_k`` of K."""
+        shape = [block_k, block] if self.down else [block, block_k]
+        return TensorDescriptor(self.array, list(self.array.shape), [self.stride, 1], shape)
 
 
 @dataclass(frozen=True)
@@ -14,8 +46,8 @@ class Tile:
     """A program's share of a product.
 
     block_m, block_n: of out, (M, N). block_k: of K in a step. warps: of a program. stages: steps of A and B in shared
-    memory or on their way there. programs: how many are to be had by splitting K, for each of FILL; 0 splits nothing.
-    group: rows of tiles that programs take together, column by column.
+    memory or on their way there. programs: for so many times FILL of them K is split, 0 splits nothing. group: rows of
+    tiles that programs take together, column by column.
     """
 
     block_m: int
@@ -48,7 +80,7 @@ class Tile:
 
 # By the rows of out: up to so many, one after the other.
 TILED = {
-    "float16": {16: Tile(16, 64, 128, 4, 5, 4), 64: Tile(64, 64, 64, 4, 5, 2), None: Tile(128, 128, 64, 8, 4, 1)},
+    "16-bit": {16: Tile(16, 64, 128, 4, 5, 4), 64: Tile(64, 64, 64, 4, 5, 2), None: Tile(128, 128, 64, 8, 4, 1)},
     "tf32": {64: Tile(64, 64, 32, 4, 4, 2), None: Tile(128, 128, 32, 8, 4, 1)},
     "ieee": {64: Tile(64, 64, 16, 4, 3, 2), None: Tile(128, 128, 16, 8, 3, 1)},
 }
@@ -61,9 +93,12 @@ def _of_rows(table: dict, m: int) -> Tile:
 
 
 @functools.cache
-def tiled_tile(m: int, dtype: torch.dtype, precision: str, shared_bytes: int) -> Tile:
+def tiled_tile(m: int, dtype: torch.dtype, precision: str, vectors: bool, shared_bytes: int) -> Tile:
     """For tiles by pointers, with as many stages as there is shared memory for."""
-    t = _of_rows(TILED[precision if dtype == torch.float32 else "float16"], m)
+    t = _of_rows(TILED[precision if dtype == torch.float32 else "16-bit"], m)
+    if not vectors:
+        # What is loaded one by one takes a register each and more for its address.
+        t = replace(t, block_m=max(16, t.block_m // 2), block_k=max(16, t.block_k // 2))
     stage = (t.block_m + t.block_n) * t.block_k * dtype.itemsize
     return replace(t, stages=max(2, min(t.stages, (shared_bytes - 2048) // stage)))
 
