@@ -85,6 +85,7 @@ TILED = {
     "ieee": {64: Tile(64, 64, 16, 4, 3, 2), None: Tile(128, 128, 16, 8, 3, 1)},
 }
 DESCRIPTORS = {16: Tile(64, 64, 128, 4, 5, 2), 64: Tile(64, 128, 64, 4, 5, 2), None: Tile(64, 128, 64, 4, 5, 1)}
+MANY = Tile(128, 128, 64, 8, 4)  # where out has enough of them
 PERSISTENT = Tile(128, 256, 64, 8, 4)
 
 
@@ -106,7 +107,7 @@ def tiled_tile(m: int, dtype: torch.dtype, precision: str, vectors: bool, shared
 @functools.cache
 def descriptors_tile(m: int, n: int, dtype: torch.dtype) -> Tile:
     """For tiles by TMA."""
-    t = PERSISTENT if PERSISTENT.tiles(m, n) >= FILL else _of_rows(DESCRIPTORS, m)
+    t = MANY if MANY.tiles(m, n) >= FILL else _of_rows(DESCRIPTORS, m)
     return replace(t, block_k=t.block_k * 2 // dtype.itemsize)
 
 
