@@ -319,7 +319,7 @@ def matmul(
     transpose_b: bool = False,
     bias: torch.Tensor | None = None,
     activation: str | None = None,
-    out_dtype: torch.dtype | str | None = None,
+    out_dtype: str | None = None,
     precision: str = "ieee",
     *,
     out: torch.Tensor | None = None,
