@@ -30,9 +30,7 @@ TMA = {"spill_bytes": 0, "HGMMA": ">0", "UTMALDG": ">0"}
 VARIANTS = {
     "matmul": (
         Variant("tiled", "tiles by pointers, any strides, the tails masked", DTYPES, ("sm_80",), {"spill_bytes": 0}),
-        Variant(
-            "persistent_tf32", "TF32 by TMA, a program a multiprocessor", ("float32",), ("sm_90a",), {"spill_bytes": 0}
-        ),
+        Variant("persistent_tf32", "TF32 by TMA, persistent", ("float32",), ("sm_90a",), {"spill_bytes": 0}),
         Variant("descriptors", "tiles by TMA", HALVES, ("sm_90a",), TMA),
         Variant(
             "persistent", "a program a multiprocessor, stores by TMA", HALVES, ("sm_90a",), TMA | {"UTMASTG": ">0"}
