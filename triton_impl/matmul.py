@@ -30,7 +30,7 @@ TMA = {"spill_bytes": 0, "HGMMA": ">0", "UTMALDG": ">0"}
 VARIANTS = {
     "matmul": (
         Variant("tiled", "tiles by pointers, any strides, the tails masked", DTYPES, ("sm_80",), {"spill_bytes": 0}),
-        Variant("persistent_tf32", "TF32 by persistent", ("float32",), ("sm_90a",), {"spill_bytes": 0}),
+        Variant("persistent_tf32", "TF32 by TMA, persistent", ("float32",), ("sm_90a",), {"spill_bytes": 0}),
         Variant("descriptors", "tiles by TMA", HALVES, ("sm_90a",), TMA),
         Variant(
             "persistent", "a program a multiprocessor, stores by TMA", HALVES, ("sm_90a",), TMA | {"UTMASTG": ">0"}
@@ -344,8 +344,7 @@ def matmul(
     epilogue = {"BIAS": bias is not None, "ACTIVATION": activation}
     # A kernel without a bias is handed another array, which it does not read.
     given = out if bias is None else bias
+    call = Call(Rows(a, transpose_a), Rows(b, not transpose_b), given, out, sizes, precision, epilogue)
     with tensors.on_device(a):
-        LAUNCHERS[chosen.name](
-            Call(Rows(a, transpose_a), Rows(b, not transpose_b), given, out, sizes, precision, epilogue)
-        )
+        LAUNCHERS[chosen.name](call)
     return out
