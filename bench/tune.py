@@ -49,6 +49,12 @@ CHOICES = {
         "resident_backward": "triton_impl.rmsnorm_backward:resident_backward_tiles",
         "shared_backward": "triton_impl.rmsnorm_backward:shared_backward_tiles",
     },
+    ("triton", "matmul"): {
+        "tiled": "triton_impl.matmul:tiled_tile",
+        "descriptors": "triton_impl.matmul:descriptors_tile",
+        "persistent": "triton_impl.matmul:persistent_tile",
+        "persistent_tf32": "triton_impl.matmul:persistent_tile",
+    },
     ("pallas", "softmax"): dict.fromkeys(("two_reads", "one_read", "prefetched"), "pallas_impl.rows:configure"),
     ("pallas", "rmsnorm"): dict.fromkeys(("two_reads", "one_read", "prefetched"), "pallas_impl.rows:configure"),
     ("pallas", "rmsnorm_backward"): dict.fromkeys(
