@@ -57,8 +57,7 @@ TABLE = (
 def _plain(tiles: Tiles):
     config, steps = tiles.config, tiles.steps
     m, n, shape = lax.axis_index("row"), lax.axis_index("col"), (config.tile_m, config.tile_n)
-    for i in range(min(config.stages, steps)):
-        tiles.fetch(m, n, i, jnp.int32(i))
+    pl.loop(0, min(config.stages, steps))(lambda i: tiles.fetch(m, n, i, i))
 
     def step(i, acc):
         slot = tiles.slot(i)
@@ -82,8 +81,7 @@ def _plain(tiles: Tiles):
 def _pipelined(tiles: Tiles):
     config, steps = tiles.config, tiles.steps
     m, n = lax.axis_index("row"), lax.axis_index("col")
-    for i in range(min(config.stages, steps)):
-        tiles.fetch(m, n, i, jnp.int32(i))
+    pl.loop(0, min(config.stages, steps))(lambda i: tiles.fetch(m, n, i, i))
 
     def refill(i):
         pl.when(i + config.stages < steps)(lambda: tiles.fetch(m, n, i + config.stages, i))
