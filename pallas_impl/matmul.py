@@ -22,7 +22,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_impl import arrays
 from pallas_impl.arrays import describe
-from pallas_impl.matmul_tiles import ACROSS, DOWN, Config, Problem, Tiles, shared
+from pallas_impl.matmul_tiles import ACROSS, DOWN, Config, Problem, Shared, Tiles, fitting
 from pallas_impl.rows import MULTIPROCESSORS, most_warpgroups
 from reference.contract import Unsupported, Variant, pick
 from reference.matmul import DTYPES, check
@@ -54,7 +54,7 @@ TABLE = (
 )
 
 
-def _plain(tiles: Tiles):
+def _plain(tiles: Tiles, turned):
     config, steps = tiles.config, tiles.steps
     m, n, shape = lax.axis_index("row"), lax.axis_index("col"), (config.tile_m, config.tile_n)
     pl.loop(0, min(config.stages, steps))(lambda i: tiles.fetch(m, n, i, i))
@@ -63,11 +63,13 @@ def _plain(tiles: Tiles):
         slot = tiles.slot(i)
         plgpu.barrier_wait(tiles.filled.at[slot])
         a, b = tiles.slots_a.at[slot], tiles.slots_b.at[slot]
-        a, b = a if tiles.problem.transpose_a else a.T, b.T if tiles.problem.transpose_b else b  # (tile_k, ...) both
+        a = a if tiles.problem.transpose_a else _turned(a, turned.at[0])  # (tile_k, tile_m)
+        b = _turned(b, turned.at[1]) if tiles.problem.transpose_b else b  # (tile_k, tile_n)
+        plgpu.commit_smem()
         # --- multiply and accumulate
         for k in range(config.tile_k):
-            left = plgpu.load(a.at[k], layout=DOWN, optimized=False)  # (tile_m,)
-            right = plgpu.load(b.at[k], layout=ACROSS, optimized=False)  # (tile_n,)
+            left = plgpu.load(a.at[k], layout=DOWN, optimized=False)
+            right = plgpu.load(b.at[k], layout=ACROSS, optimized=False)
             acc += lax.broadcast_in_dim(left, shape, (0,)) * lax.broadcast_in_dim(right, shape, (1,))
         plgpu.commit_smem()  # all threads have read before the copies write
         pl.when(i + config.stages < steps)(lambda: tiles.fetch(m, n, i + config.stages, i))
@@ -76,6 +78,15 @@ def _plain(tiles: Tiles):
     zeros = plgpu.layout_cast(jnp.zeros(shape, jnp.float32), plgpu.Layout.WGMMA)
     tiles.store(0, m, n, lax.fori_loop(0, steps, step, zeros))
     plgpu.wait_smem_to_gmem(0)
+
+
+def _turned(tile, into):
+    """``into`` (cols, rows), with what tile (rows, cols) has: shared memory is not loaded by column."""
+    values = plgpu.load(tile, layout=plgpu.Layout.WGMMA, optimized=False)
+    place = plgpu.broadcasted_iota(jnp.int32, tile.shape, 1, layout=plgpu.Layout.WGMMA)
+    for col in range(tile.shape[1]):
+        into.at[col][...] = jnp.sum(jnp.where(place == col, values, 0.0), axis=1)
+    return into
 
 
 def _pipelined(tiles: Tiles):
@@ -177,10 +188,10 @@ def configure(variant: str, m: int, n: int, itemsize: int, most: int) -> Config:
     )
 
 
-def _launch(a, b, bias, out, problem: Problem, config: Config, interpret) -> None:
-    """a, b and out: with rows of a multiple of 16 bytes; bias: as long as the tiles reach."""
+def _launch(a, b, bias, out, problem: Problem, config: Config, slots: Shared, interpret) -> None:
+    """a, b and out: of fitting shapes; bias: as long as the tiles reach."""
     kernel = {"plain": _plain, "pipelined": _pipelined, "specialised": _specialised, "persistent": _persistent}
-    scratch = shared(config, problem, a.dtype, out.dtype, swizzle=config.kernel != "plain")
+    scratch = slots.scratch(config, a.dtype, out.dtype)
     threads, (rows, cols) = 1, _grid(config, problem)
     if config.kernel in ("specialised", "persistent"):
         threads = 1 + config.consumers
@@ -189,6 +200,8 @@ def _launch(a, b, bias, out, problem: Problem, config: Config, interpret) -> Non
             scratch.append(plgpu.ClusterBarrier(collective_axes=("cluster",), **empty))
         else:
             scratch.append(plgpu.Barrier(**empty))
+    elif config.kernel == "plain":
+        scratch.append(plgpu.SMEM((2, config.tile_k, config.tile_m), a.dtype))
     place = {"grid": (rows, cols), "grid_names": ("row", "col")}
     if config.kernel == "persistent":
         place = {"grid": (min(MULTIPROCESSORS // config.cluster, rows * cols),), "grid_names": ("block",)}
@@ -198,8 +211,8 @@ def _launch(a, b, bias, out, problem: Problem, config: Config, interpret) -> Non
     def body(*refs):
         a, b, *others = refs
         others = others if bias is not None else [None, *others]
-        slots = 6  # bias, out, the slots of A, B and out, their barriers
-        kernel[config.kernel](Tiles(a, b, *others[:slots], problem, config), *others[slots:])
+        # bias, out, the slots of A, B and out, their barriers; and what else the kernel has
+        kernel[config.kernel](Tiles(a, b, *others[:6], problem, config), *others[6:])
 
     plgpu.kernel(
         body,
@@ -218,26 +231,21 @@ def _run(a, b, bias, out, problem: Problem, config: Config, interpret) -> None:
     if bias is not None:
         reach = config.tile_n * config.cluster
         bias = jnp.pad(bias, (0, -problem.n % reach))
-    a, b = _padded(a), _padded(b)
-    wide = _whole(problem.n, out.dtype)
-    if wide == problem.n:
-        _launch(a, b, bias, out, problem, config, interpret)
+    size, out_size = a.dtype.itemsize, np.dtype(out.dtype).itemsize
+    slots = Shared.of(config, problem, size, out_size)
+    a, b = (_padded(array, fitting(array.shape, size, slots.swizzle)) for array in (a, b))
+    shape = fitting(out.shape, out_size, slots.swizzle_out)
+    if shape == out.shape:
+        _launch(a, b, bias, out, problem, config, slots, interpret)
         return
-    other = jax.empty_ref(jax.ShapeDtypeStruct((problem.m, wide), out.dtype))
-    _launch(a, b, bias, other, problem, config, interpret)
-    out[...] = jax.freeze(other)[:, : problem.n]
+    other = jax.empty_ref(jax.ShapeDtypeStruct(shape, out.dtype))
+    _launch(a, b, bias, other, problem, config, slots, interpret)
+    out[...] = jax.freeze(other)[: problem.m, : problem.n]
 
 
-def _padded(array):
-    """With rows of a multiple of 16 bytes, and zeros where there is nothing."""
-    rows, cols = array.shape
-    return jnp.pad(array, ((0, max(1 - rows, 0)), (0, _whole(max(cols, 1), array.dtype) - cols)))
-
-
-def _whole(cols: int, dtype) -> int:
-    """cols or some more, a multiple of 16 bytes."""
-    unit = 16 // np.dtype(dtype).itemsize
-    return pl.cdiv(cols, unit) * unit
+def _padded(array, shape):
+    """With zeros up to that shape."""
+    return jnp.pad(array, [(0, wanted - length) for wanted, length in zip(shape, array.shape)])
 
 
 @functools.partial(jax.jit, static_argnames=("out_dtype", "problem", "config", "interpret"))

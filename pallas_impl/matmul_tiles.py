@@ -65,24 +65,52 @@ class Problem(NamedTuple):
     activation: str | None
 
 
-def shared(config: Config, problem: Problem, dtype, out_dtype, swizzle: bool = True) -> list:
-    """Slots for the tiles of A, B and out, and the barriers that tell a slot is filled."""
-    a, b = (config.tile_m, config.tile_k), (config.tile_k, config.tile_n)
-    a, b = a[::-1] if problem.transpose_a else a, b[::-1] if problem.transpose_b else b
-    cols = min(config.tile_n // config.consumers, SWIZZLED // np.dtype(out_dtype).itemsize)
-    slots = lambda shape, dtype, swizzle: plgpu.SMEM(shape, dtype, transforms=_swizzle(shape, dtype) if swizzle else ())
-    return [
-        slots((config.stages, *a), dtype, swizzle),
-        slots((config.stages, *b), dtype, swizzle),
-        slots((config.consumers, 2, EPILOGUE_ROWS, cols), out_dtype, True),
-        plgpu.Barrier(num_arrivals=2, num_barriers=config.stages),
-    ]
+class Shared(NamedTuple):
+    """The shapes of a block's slots for tiles of A, B and out, and how many bytes TMA swizzles in each; 0: none."""
+
+    a: tuple[int, int]
+    b: tuple[int, int]
+    out: tuple[int, int]
+    swizzle: int  # of A and B: a wgmma has one
+    swizzle_out: int
+
+    @classmethod
+    def of(cls, config: Config, problem: Problem, size: int, out_size: int) -> "Shared":
+        """size, out_size: bytes of an element."""
+        a, b = (config.tile_m, config.tile_k), (config.tile_k, config.tile_n)
+        a, b = a[::-1] if problem.transpose_a else a, b[::-1] if problem.transpose_b else b
+        out = EPILOGUE_ROWS, min(config.tile_n // config.consumers, SWIZZLED // out_size)
+        if config.kernel == "plain":
+            return cls(a, b, out, 0, 0)
+        return cls(a, b, out, min(SWIZZLED, a[1] * size, b[1] * size), out[1] * out_size)
+
+    def scratch(self, config: Config, dtype, out_dtype) -> list:
+        """What :class:`Tiles` takes, and a barrier that tells when a slot is filled."""
+
+        def slots(shape, dtype, swizzle):
+            width = swizzle // np.dtype(dtype).itemsize
+            transforms = (plgpu.TilingTransform((8, width)), plgpu.SwizzleTransform(swizzle)) if swizzle else ()
+            return plgpu.SMEM(shape, dtype, transforms=transforms)
+
+        return [
+            slots((config.stages, *self.a), dtype, self.swizzle),
+            slots((config.stages, *self.b), dtype, self.swizzle),
+            slots((config.consumers, 2, *self.out), out_dtype, self.swizzle_out),
+            plgpu.Barrier(num_arrivals=2, num_barriers=config.stages),
+        ]
 
 
-def _swizzle(shape, dtype):
-    size = np.dtype(dtype).itemsize
-    width = plgpu.find_swizzle(shape[-1] * size * 8)
-    return plgpu.TilingTransform((8, width // size)), plgpu.SwizzleTransform(width)
+def fitting(shape: tuple[int, int], size: int, swizzle: int) -> tuple[int, int]:
+    """The least shape from ``shape`` on that TMA takes: rows of a multiple of 16 bytes; swizzled, Mosaic cuts it into
+    pieces of 8 rows by ``swizzle`` bytes, whole ones unless one is enough.
+    """
+    rows, cols = (max(length, 1) for length in shape)
+    unit = swizzle // size
+    if swizzle and rows > 8:
+        rows = pl.cdiv(rows, 8) * 8
+    if not swizzle or cols <= unit:
+        unit = 16 // size
+    return rows, pl.cdiv(cols, unit) * unit
 
 
 class Tiles(NamedTuple):
