@@ -7,8 +7,9 @@ mapping   a block owns a tile of out and walks along K, its tiles of A and B som
 traffic   a tile of M x N elements reads (M + N) K and does M N K multiplications: the tensor cores decide from about
           128 rows on, memory below
 limits    Hopper; IEEE float32 by plain alone, without tensor cores; TF32 where K goes along the rows of A and of B.
-          Arrays whose rows are no multiple of 16 bytes are padded by the wrapper, out with them, in a small kernel
-          each, and so is a bias that ends within a tile; K = 0 multiplies zeros
+          Mosaic has no TMA of ends within its pieces of 8 rows by 128 bytes (64 in small products): such arrays are
+          padded by the wrapper, out with them, in a copy each; so is a bias that ends within a tile. K = 0 multiplies
+          zeros
 """
 
 import functools
@@ -233,7 +234,8 @@ def _run(a, b, bias, out, problem: Problem, config: Config, interpret) -> None:
         bias = jnp.pad(bias, (0, -problem.n % reach))
     size, out_size = a.dtype.itemsize, np.dtype(out.dtype).itemsize
     slots = Shared.of(config, problem, size, out_size)
-    a, b = (_padded(array, fitting(array.shape, size, slots.swizzle)) for array in (a, b))
+    a = _padded(a, fitting(a.shape, size, slots.swizzle_a))
+    b = _padded(b, fitting(b.shape, size, slots.swizzle_b))
     shape = fitting(out.shape, out_size, slots.swizzle_out)
     if shape == out.shape:
         _launch(a, b, bias, out, problem, config, slots, interpret)

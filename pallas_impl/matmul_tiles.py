@@ -71,7 +71,8 @@ class Shared(NamedTuple):
     a: tuple[int, int]
     b: tuple[int, int]
     out: tuple[int, int]
-    swizzle: int  # of A and B: a wgmma has one
+    swizzle_a: int
+    swizzle_b: int
     swizzle_out: int
 
     @classmethod
@@ -81,8 +82,11 @@ class Shared(NamedTuple):
         a, b = a[::-1] if problem.transpose_a else a, b[::-1] if problem.transpose_b else b
         out = EPILOGUE_ROWS, min(config.tile_n // config.consumers, SWIZZLED // out_size)
         if config.kernel == "plain":
-            return cls(a, b, out, 0, 0)
-        return cls(a, b, out, min(SWIZZLED, a[1] * size, b[1] * size), out[1] * out_size)
+            # Loaded by row as it is, or turned. Mosaic swizzles what is loaded as a tile, told to or not.
+            swizzles = (config.tile_k * size * turned for turned in (not problem.transpose_a, problem.transpose_b))
+        else:
+            swizzles = [min(SWIZZLED, a[1] * size, b[1] * size)] * 2  # a wgmma has one for both
+        return cls(a, b, out, *swizzles, out[1] * out_size)
 
     def scratch(self, config: Config, dtype, out_dtype) -> list:
         """What :class:`Tiles` takes, and a barrier that tells when a slot is filled."""
@@ -93,8 +97,8 @@ class Shared(NamedTuple):
             return plgpu.SMEM(shape, dtype, transforms=transforms)
 
         return [
-            slots((config.stages, *self.a), dtype, self.swizzle),
-            slots((config.stages, *self.b), dtype, self.swizzle),
+            slots((config.stages, *self.a), dtype, self.swizzle_a),
+            slots((config.stages, *self.b), dtype, self.swizzle_b),
             slots((config.consumers, 2, *self.out), out_dtype, self.swizzle_out),
             plgpu.Barrier(num_arrivals=2, num_barriers=config.stages),
         ]
