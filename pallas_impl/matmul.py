@@ -6,7 +6,7 @@ mapping   a block owns a tile of out and walks along K, its tiles of A and B som
           other, the next one's steps on their way while this one is stored; two blocks share the rows of A they fetch
 traffic   a tile of M x N elements reads (M + N) K and does M N K multiplications: the tensor cores decide from about
           128 rows on, memory below
-limits    Hopper; IEEE float32 by plain alone, without tensor cores; TF32 where K goes along the rows of A and of B.
+limits    Hopper; IEEE float32 by plain, without tensor cores; TF32 on them where K goes along the rows of A and of B.
           Mosaic has no TMA of ends within its pieces of 8 rows by 128 bytes (64 in small products): such arrays are
           padded by the wrapper, out with them, in a copy each; so is a bias that ends within a tile. K = 0 multiplies
           zeros
@@ -26,17 +26,19 @@ from pallas_impl.arrays import describe
 from pallas_impl.matmul_tiles import ACROSS, DOWN, Config, Problem, Shared, Tiles, fitting
 from pallas_impl.rows import MULTIPROCESSORS, most_warpgroups
 from reference.contract import Unsupported, Variant, pick
-from reference.matmul import DTYPES, check
+from reference.matmul import check
 
+HALVES = ("float16", "bfloat16")
 TMA = {"spill_bytes": 0, "UTMALDG": ">0", "UTMASTG": ">0"}
 TENSOR = TMA | {"HGMMA": ">0"}
 
 VARIANTS = {
     "matmul": (
         Variant("plain", "IEEE float32 by outer products, in registers", ("float32",), ("sm_90a",), TMA),
-        Variant("pipelined", "one warpgroup fetches by TMA and multiplies by wgmma", DTYPES, ("sm_90a",), TENSOR),
-        Variant("specialised", "a warpgroup fetches, others multiply", DTYPES, ("sm_90a",), TENSOR),
-        Variant("persistent", "blocks that stay, in pairs, stores behind the next tile", DTYPES, ("sm_90a",), TENSOR),
+        Variant("persistent_tf32", "TF32 by persistent, IEEE by plain", ("float32",), ("sm_90a",), TMA),
+        Variant("pipelined", "one warpgroup fetches by TMA and multiplies by wgmma", HALVES, ("sm_90a",), TENSOR),
+        Variant("specialised", "a warpgroup fetches, others multiply", HALVES, ("sm_90a",), TENSOR),
+        Variant("persistent", "blocks that stay, in pairs, stores behind the next tile", HALVES, ("sm_90a",), TENSOR),
     )
 }
 
@@ -168,23 +170,23 @@ def _grid(config: Config, problem: Problem) -> tuple[int, int]:
     return pl.cdiv(problem.m, config.tile_m), pl.cdiv(problem.n, config.tile_n * config.cluster)
 
 
-def configure(variant: str, m: int, n: int, itemsize: int, most: int) -> Config:
+def configure(kernel: str, m: int, n: int, itemsize: int, most: int) -> Config:
     """most: warpgroups a block can have; without two that multiply there are no clusters either."""
-    if variant == "plain":
+    if kernel == "plain":
         return Config("plain", 64, 64, 16, stages=3)
-    if variant == "pipelined":
+    if kernel == "pipelined":
         return Config("pipelined", 128, 128, 128 // itemsize, stages=4)
     fits = lambda c: (m > 64 or c.tile_m == 64) and pl.cdiv(m, c.tile_m) * pl.cdiv(n, c.tile_n) >= ENOUGH
     config = next(filter(fits, TABLE), TABLE[-1])
     few = config.consumers >= most
     return Config(
-        variant,
+        kernel,
         config.tile_m,
         config.tile_n,
         128 // itemsize,
         config.stages,
         1 if few else config.consumers,
-        1 if few or variant == "specialised" else config.cluster,
+        1 if few or kernel == "specialised" else config.cluster,
         config.width,
     )
 
@@ -262,18 +264,18 @@ def _into(a, b, bias, out, problem: Problem, config: Config, interpret):
     _run(a, b, bias, out, problem, config, interpret)
 
 
-def _choose(variant: str | None, dtype: str, precision: str, arch: str | None, along: bool) -> Variant:
-    """along: K goes along the rows of a and of b."""
-    ieee = dtype == "float32" and precision == "ieee"
-    chosen = pick(VARIANTS["matmul"], variant or ("plain" if ieee else None), dtype, arch)
-    if ieee != (chosen.name == "plain"):
-        built = "tf32" if ieee else "ieee"
-        raise Unsupported(f"precision is {precision!r} with dtype float32; built here by {chosen.name}: {built!r}")
-    if precision == "tf32" and not along:
+def _kernel(variant: str, precision: str, along: bool) -> str:
+    """The kernel of a variant. along: K goes along the rows of a and of b."""
+    if variant != "persistent_tf32":
+        return variant
+    if precision == "ieee":
+        return "plain"
+    if not along:
         raise Unsupported(
-            "precision is 'tf32' and K goes down the rows of a or b; built here: transpose_a False and transpose_b True"
+            "precision is 'tf32' and K goes down the rows of a or b; built here: transpose_a False and transpose_b "
+            "True, or variant 'plain'"
         )
-    return chosen
+    return "persistent"
 
 
 def matmul(
@@ -305,8 +307,8 @@ def matmul(
         info, other, transpose_a, transpose_b, added, activation, out_dtype, precision, target, platform=platform
     )
     along = transpose_b and not transpose_a
-    chosen = _choose(variant, info.dtype, precision, arrays.arch(a, interpret), along)
-    config = configure(chosen.name, m, n, a.dtype.itemsize, most_warpgroups(interpret))
+    chosen = pick(VARIANTS["matmul"], variant, info.dtype, arrays.arch(a, interpret))
+    config = configure(_kernel(chosen.name, precision, along), m, n, a.dtype.itemsize, most_warpgroups(interpret))
     problem = Problem(m, n, max(k, 1), bool(transpose_a), bool(transpose_b), activation)
     if out is None:
         return _new(a, b, bias, np.dtype(out_dtype or a.dtype), problem, config, interpret)
