@@ -98,6 +98,7 @@ def _pipelined(tiles: Tiles):
     pl.loop(0, min(config.stages, steps))(lambda i: tiles.fetch(m, n, i, i))
 
     def refill(i):
+        plgpu.commit_smem()  # every warp's part of the product is done
         pl.when(i + config.stages < steps)(lambda: tiles.fetch(m, n, i + config.stages, i))
 
     @functools.partial(pl.run_scoped, acc=plgpu.ACC((config.tile_m, config.tile_n), jnp.float32))

@@ -60,7 +60,7 @@ def to_jax(*values):
 @pytest.mark.parametrize(
     "variant, dtype, arguments, text",
     (
-        ("pipelined", "float32", {}, "dtype is float32; built here: float16 and bfloat16"),
+        ("pipelined", "float32", {}, "dtype is float32; built here: float16 or bfloat16"),
         ("plain", "bfloat16", {}, "dtype is bfloat16; built here: float32"),
         (None, "float32", {"precision": "tf32"}, "precision is 'tf32' and K goes down the rows of a or b"),
         (None, "float32", {"precision": "tf32", "transpose_a": True, "transpose_b": True}, "K goes down the rows"),

@@ -7,7 +7,6 @@ TAILS = ("matmul-float16-127x129x65-ta-bias-gelu",)
 SINGLE = ("matmul-float32-65x127x129-bias-gelu",)
 TURNED = ("matmul-float32-64x65x128-tb-bias-gelu_tanh-outliers",)
 TANH = ("matmul-float16-65x63x127-ta-tb-bias-gelu_tanh-outliers",)
-LONG = ("matmul-bfloat16-129x65x1023",)  # more steps than a block has slots
 
 PALLAS = (
     Fault(
@@ -30,31 +29,11 @@ PALLAS = (
     ),
     Fault(
         "pallas",
-        "slot refilled before it is read",
-        KERNELS,
-        "            pl.when(i >= config.stages)(lambda: wait(i))\n",
-        "",
-        ("race detector", "bound"),
-        LONG,
-    ),
-    Fault(
-        "pallas",
-        "only one of two copies awaited",
-        TILES,
-        "plgpu.Barrier(num_arrivals=2, num_barriers=config.stages)",
-        "plgpu.Barrier(num_arrivals=1, num_barriers=config.stages)",
-        ("race detector", "bound", "interpreter"),
-        TAILS,
-        # What a GPU does then is a matter of luck.
-        ("cpu",),
-    ),
-    Fault(
-        "pallas",
         "last tiles left out",
         KERNELS,
         'count = pl.cdiv(grid[0] * grid[1] - block, lax.axis_size("block"))',
         'count = lax.div(grid[0] * grid[1] - block, lax.axis_size("block"))',
-        ("unwritten elements",),
+        ("bound", "unwritten elements"),
         TAILS,
     ),
     Fault(
