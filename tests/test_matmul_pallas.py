@@ -76,7 +76,7 @@ def test_bad_input_is_refused(matmul):
     a, b = to_jax(*operands(4, 5, 6))
     with pytest.raises(ValueError, match=r"b has shape \(6, 5\), K = 5, and a has \(4, 6\), K = 6"):
         matmul()(a, b, transpose_b=True)
-    with pytest.raises(TypeError, match="b has type ndarray|b is .*; accepted: jax.Array|b .* accepted: a jax.Array"):
+    with pytest.raises(TypeError, match="b is a numpy.ndarray; accepted: jax.Array"):
         matmul()(a, np.zeros((6, 5), "f4"))
     with pytest.raises(ValueError, match="variant is 'fast'; accepted:"):
         matmul("fast")(a, b)
