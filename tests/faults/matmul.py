@@ -14,4 +14,4 @@ def part(name: str, faults: str) -> tuple[Fault, ...]:
     return getattr(module, faults)
 
 
-FAULTS = (*part("matmul_hopper", "HOPPER_FAULTS"), *part("matmul_triton", "TRITON"))
+FAULTS = (*part("matmul_hopper", "HOPPER_FAULTS"), *part("matmul_triton", "TRITON"), *part("matmul_pallas", "PALLAS"))
