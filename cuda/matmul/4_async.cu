@@ -27,7 +27,7 @@ __device__ inline void load_operand(Slices<ROWS>& slices, const float* operand, 
         // A warp takes 4 rows of 8: whole sectors of memory, and 32 banks.
         const int thread_row = threadIdx.x / 8, thread_k = threadIdx.x % 8;
         const float* from = operand + (row + thread_row) * pitch + (k + thread_k);
-#pragma unroll
+#pragma unroll 2
         for (int i = 0; i < ROWS; i += THREADS / 8, from += THREADS / 8 * pitch) {
 #pragma unroll
             for (int j = 0; j < TILE_K; j += 8) {

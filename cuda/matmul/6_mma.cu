@@ -28,16 +28,19 @@ __device__ inline void load_operand(unsigned char* stage, const SCALAR* operand,
                                     int depth)
 {
     using Copy = Packed<SCALAR, VECTOR>;
-    constexpr int COPIES = SPAN / VECTOR;  // of a row
-    static_assert(ROWS * COPIES % THREADS == 0, "every thread has as many");
+    constexpr int COPIES = SPAN / VECTOR, STEP = THREADS / COPIES;  // of a line; lines that all threads copy at once
+    constexpr int LINES = K_MAJOR ? ROWS : SPAN;
+    const int line = threadIdx.x / COPIES, near = threadIdx.x % COPIES * VECTOR;
+    const SCALAR* from = operand + (K_MAJOR ? (row + line) * pitch + (k + near) : (k + line) * pitch + (row + near));
+#pragma unroll 4
+    for (int i = 0; i < LINES; i += STEP, from += STEP * pitch) {
 #pragma unroll
-    for (int i = 0; i < ROWS * COPIES; i += THREADS) {
-        const int copy = i + threadIdx.x, line = copy / COPIES, near = copy % COPIES * VECTOR;
-        const int at_row = row + (K_MAJOR ? line : line / SPAN * SPAN + near), at_k = k + (K_MAJOR ? near : line % SPAN);
-        const bool inside = at_row < rows && at_k < depth;
-        const long long place = K_MAJOR ? at_row * pitch + at_k : at_k * pitch + at_row;
-        async_copy_or_zero(reinterpret_cast<Copy*>(stage + swizzled(line, near * static_cast<int>(sizeof(SCALAR)))),
-                           reinterpret_cast<const Copy*>(operand + (inside ? place : 0)), inside);
+        for (int j = 0; j < ROWS; j += LINES) {
+            const bool inside = K_MAJOR ? row + line + i < rows && k + near < depth
+                                        : row + near + j < rows && k + line + i < depth;
+            unsigned char* to = stage + swizzled(j + line + i, near * static_cast<int>(sizeof(SCALAR)));
+            async_copy_or_zero(reinterpret_cast<Copy*>(to), reinterpret_cast<const Copy*>(from + j), inside);
+        }
     }
 }
 
@@ -92,22 +95,20 @@ void matmul(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, const SC
         __syncthreads();  // the stage is full for all, and the one before is read
         load(step + STAGES - 1);
         const unsigned char* stage = memory + step % STAGES * STAGE_BYTES;
-#pragma unroll
+#pragma unroll 2
         for (int part = 0; part < 4; ++part) {
-            unsigned left[WARP_M / 16][4], right[WARP_N / 16][4];
-#pragma unroll
-            for (int i = 0; i < WARP_M / 16; ++i) {
-                load_fragment<A_K_MAJOR>(left[i], stage, warp_row + i * 16, part);
-            }
+            unsigned right[WARP_N / 16][4];
 #pragma unroll
             for (int j = 0; j < WARP_N / 16; ++j) {
                 load_fragment<B_K_MAJOR>(right[j], stage + A_BYTES, warp_col + j * 16, part);
             }
 #pragma unroll
             for (int i = 0; i < WARP_M / 16; ++i) {
+                unsigned left[4];
+                load_fragment<A_K_MAJOR>(left, stage, warp_row + i * 16, part);
 #pragma unroll
                 for (int j = 0; j < WARP_N / 8; ++j) {
-                    mma(SCALAR(), sums[i][j], left[i], right[j / 2][j % 2], right[j / 2][j % 2 + 2]);
+                    mma(SCALAR(), sums[i][j], left, right[j / 2][j % 2], right[j / 2][j % 2 + 2]);
                 }
             }
         }
