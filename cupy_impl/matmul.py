@@ -22,6 +22,13 @@ LADDER = (
     Variant("3_registers", "8 by 8 sums of a thread in registers, vector loads", DTYPES, PORTABLE, KEPT),
     Variant("4_async", "float32: cp.async fills a ring of stages", ("float32",), PORTABLE, KEPT),
     Variant(
+        "5_wmma",
+        "16-bit: tensor cores through C++'s warp matrix functions",
+        ("float16", "bfloat16"),
+        PORTABLE,
+        {**KEPT, "HMMA": ">0"},
+    ),
+    Variant(
         "6_mma",
         "mma and ldmatrix out of swizzled stages that cp.async fills",
         DTYPES,
@@ -63,6 +70,7 @@ class Config:
 CONFIGS = {
     "3_registers": (Config(128, 128, 32, 64), Config(64, 64, 32, 64)),
     "4_async": (Config(128, 128, 32, 64, 3), Config(64, 64, 32, 64, 4)),
+    "5_wmma": (Config(128, 128, 64, 32), Config(64, 64, 32, 32)),
     "6_mma": (Config(128, 128, 64, 32, 3), Config(64, 64, 32, 32, 4)),
 }
 
@@ -157,7 +165,7 @@ def _tiled(
         "STORE": store,
         "GROUP": GROUP,
     }
-    if rung == "6_mma":
+    if rung in ("5_wmma", "6_mma"):
         own |= {"TILE_M": config.tile_m, "TILE_N": config.tile_n, "WARP_M": config.warp_m, "WARP_N": config.warp_n}
         shared = config.stages * (config.tile_m + config.tile_n) * 128
     else:
