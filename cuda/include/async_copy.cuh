@@ -23,6 +23,24 @@ __device__ inline void async_copy(T* shared, const T* global)
     }
 }
 
+// The same, or where `there` is false zeros and no read of `global`.
+template <typename T>
+__device__ inline void async_copy_or_zero(T* shared, const T* global, bool there)
+{
+    if constexpr (sizeof(T) >= 4) {
+        const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+        const int bytes = there ? sizeof(T) : 0;
+        if constexpr (sizeof(T) == 16) {
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
+        } else {
+            asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(sizeof(T)), "r"(bytes)
+                         : "memory");
+        }
+    } else {
+        *shared = there ? *global : T();
+    }
+}
+
 // Closes a group of this thread's copies.
 __device__ inline void async_copy_commit()
 {

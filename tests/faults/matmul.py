@@ -14,4 +14,130 @@ def part(name: str, faults: str) -> tuple[Fault, ...]:
     return getattr(module, faults)
 
 
-FAULTS = (*part("matmul_hopper", "HOPPER_FAULTS"), *part("matmul_triton", "TRITON"), *part("matmul_pallas", "PALLAS"))
+ASYNC = "cuda/matmul/4_async.cu"
+MMA = "cuda/matmul/6_mma.cu"
+
+# What TMA cannot address, or is float32 in IEEE arithmetic, comes to the portable rungs.
+SINGLE = ("matmul-float32-65x127x129-bias-gelu",)
+HALF = ("matmul-float16-127x129x65-ta-bias-gelu",)
+
+PORTABLE_FAULTS = (
+    Fault(
+        "cuda", "the last slices of K left out", ASYNC, "(k + TILE_K - 1) / TILE_K;", "k / TILE_K;", ("bound",), SINGLE
+    ),
+    Fault(
+        "cuda",
+        "a stage of floats read while its copies are under way",
+        ASYNC,
+        "async_copy_wait<STAGES - 2>();",
+        "async_copy_wait<STAGES - 1>();",
+        ("bound",),
+        SINGLE,
+    ),
+    Fault(
+        "cuda",
+        "others' copies not waited for",
+        ASYNC,
+        "        __syncthreads();  // the stage is full for all, and the one before is read\n",
+        "",
+        ("bound",),
+        SINGLE,
+    ),
+    Fault(
+        "cuda",
+        "transposed words laid one over the other",
+        ASYNC,
+        "&slices[thread_k + j][",
+        "&slices[thread_k][",
+        ("bound",),
+        SINGLE,
+    ),
+    Fault(
+        "cuda",
+        "second run of columns beside the first",
+        "cuda/include/register_tile.cuh",
+        "&right[k][col + half * 32]",
+        "&right[k][col + half * 4]",
+        ("bound",),
+        SINGLE,
+    ),
+    Fault(
+        "cuda",
+        "a stage of matrices read while its copies are under way",
+        MMA,
+        "async_copy_wait<STAGES - 2>();",
+        "async_copy_wait<STAGES - 1>();",
+        ("bound",),
+        HALF,
+    ),
+    Fault(
+        "cuda",
+        "columns of B paired wrongly",
+        MMA,
+        "right[j / 2][j % 2], right[j / 2][j % 2 + 2]",
+        "right[j / 2][j % 2 * 2], right[j / 2][j % 2 * 2 + 1]",
+        ("bound",),
+        HALF,
+    ),
+    Fault(
+        "cuda",
+        "rows along K read as if they were not swizzled",
+        MMA,
+        "operand + swizzled(row + lane % 16, step * 32 + lane / 16 * 16)",
+        "operand + (row + lane % 16) * 128 + step * 32 + lane / 16 * 16",
+        ("bound",),
+        ("matmul-bfloat16-63x65x129-bias-gelu_tanh-outliers",),
+    ),
+    Fault(
+        "cuda",
+        "matrices along M taken as they lie",
+        MMA,
+        "load_matrices<true>(",
+        "load_matrices<false>(",
+        ("bound",),
+        HALF,
+    ),
+    Fault(
+        "cuda",
+        "TF32 along M takes rows 8 apart for steps along K",
+        MMA,
+        "step * 8 + i / 2 * 4 + lane % 4, at = row + i % 2 * 8 + lane / 4",
+        "step * 8 + i % 2 * 4 + lane % 4, at = row + i / 2 * 8 + lane / 4",
+        ("bound",),
+        ("matmul-float32-65x63x128-ta-tf32-one_sided",),
+    ),
+    Fault(
+        "cuda",
+        "rows beyond out stored",
+        "cuda/include/portable_tile.cuh",
+        "row < rows && col + j < cols",
+        "col + j < cols",
+        ("guard bands", "crash"),
+        SINGLE,
+    ),
+    Fault(
+        "cuda",
+        "every column has the run's first bias",
+        "cuda/include/portable_tile.cuh",
+        "bias[col + j + i]",
+        "bias[col]",
+        ("bound",),
+        SINGLE,
+    ),
+    Fault(
+        "cuda",
+        "GELU's argument not divided by sqrt 2",
+        "cuda/include/epilogue.cuh",
+        "erff(z * 0.70710678118654752f)",
+        "erff(z)",
+        ("bound",),
+        SINGLE,
+    ),
+)
+
+FAULTS = (
+    *PORTABLE_FAULTS,
+    *part("matmul_hopper", "HOPPER_FAULTS"),
+    *part("matmul_triton", "TRITON"),
+    *part("matmul_pallas", "PALLAS"),
+)

@@ -9,6 +9,13 @@ void async_copy(T* shared, const T* global)
     cuda_host::copy_later(shared, global, sizeof(T));
 }
 
+template <typename T>
+void async_copy_or_zero(T* shared, const T* global, bool there)
+{
+    static const char zeros[16] = {};
+    cuda_host::copy_later(shared, there ? static_cast<const void*>(global) : zeros, sizeof(T));
+}
+
 inline void async_copy_commit() { cuda_host::copies_commit(); }
 
 template <int PENDING>
