@@ -145,7 +145,7 @@ def test_nan_stays_in_its_row(implementation):
 
 
 def test_cuda_chooses_by_device_and_arrays():
-    """Tensor cores where TMA reaches both operands, the last portable rung elsewhere; a rung named is kept to."""
+    """Hopper's tensor cores where TMA reaches both operands, the last portable rung that can elsewhere."""
     from cupy_impl import host, matmul
 
     if reason := host.unavailable():
@@ -179,6 +179,8 @@ def test_cuda_chooses_by_device_and_arrays():
     runtime.device = "sm_80"
     matmul.matmul(*wide, runtime=runtime)
     assert launched[-1][0] in portable
-    with pytest.raises(Unsupported, match="TMA takes rows a multiple of 16 bytes apart"):
-        runtime.device = "sm_90"
-        matmul.matmul(*odd, variant="10_cluster", runtime=runtime)
+    runtime.device = "sm_90"
+    matmul.matmul(*odd, variant="10_cluster", runtime=runtime)
+    assert launched[-1] == ("6_mma", "matmul/6_mma.cu")
+    matmul.matmul(*single, variant="6_mma", runtime=runtime)
+    assert launched[-1] == ("4_async", "matmul/4_async.cu"), "IEEE float32 is not for tensor cores"
