@@ -7,7 +7,9 @@ import pytest
 
 from crosscheck import backends
 from crosscheck.arrays import KINDS
+from crosscheck.cases import CASES
 from crosscheck.compare import judge
+from crosscheck.runner import Runner, Task
 from reference.contract import Unsupported, scalar
 from reference.matmul import expect
 
@@ -142,6 +144,23 @@ def test_nan_stays_in_its_row(implementation):
     a[5, 39] = np.nan
     found = arrays.get(call(arrays.put(a), arrays.put(b)))
     assert np.isnan(found[5]).all() and not np.isnan(np.delete(found, 5, axis=0)).any()
+
+
+@pytest.mark.parametrize(
+    "case, variant",
+    (
+        ("matmul-float32-2x3x2-constant", "4_async"),
+        ("matmul-bfloat16-65x33x63-out32-large", "6_mma"),
+        ("matmul-float32-65x63x128-ta-tf32-one_sided", "6_mma"),
+        ("matmul-float16-64x64x128-tb-one_sided", "11_split"),
+    ),
+)
+def test_the_check_meets_the_rung_that_takes_the_case(case, variant):
+    """Where none is named, as in the function itself."""
+    if reason := backends.find("cuda").unavailable("cpu"):
+        pytest.skip(reason)
+    (row,) = Runner(None).run(Task("cuda", CASES[case]))
+    assert (row["verdict"], row["variant"]) == ("pass", variant)
 
 
 def test_cuda_chooses_by_device_and_arrays():
