@@ -21,6 +21,8 @@ MMA = "cuda/matmul/6_mma.cu"
 SINGLE = ("matmul-float32-65x127x129-bias-gelu",)
 HALF = ("matmul-float16-127x129x65-ta-bias-gelu",)
 
+CPU = ("cpu",)  # where copies are late whenever they may be
+
 PORTABLE_FAULTS = (
     Fault(
         "cuda", "the last slices of K left out", ASYNC, "(k + TILE_K - 1) / TILE_K;", "k / TILE_K;", ("bound",), SINGLE
@@ -33,6 +35,7 @@ PORTABLE_FAULTS = (
         "async_copy_wait<STAGES - 1>();",
         ("bound",),
         SINGLE,
+        CPU,
     ),
     Fault(
         "cuda",
@@ -42,6 +45,7 @@ PORTABLE_FAULTS = (
         "",
         ("bound",),
         SINGLE,
+        CPU,
     ),
     Fault(
         "cuda",
@@ -69,6 +73,7 @@ PORTABLE_FAULTS = (
         "async_copy_wait<STAGES - 1>();",
         ("bound",),
         HALF,
+        CPU,
     ),
     Fault(
         "cuda",
