@@ -213,8 +213,7 @@ def matmul(
     a: (M, K), with transpose_a (K, M); b: (K, N), with transpose_b (N, K); bias: (N,); row-major with rows any distance
     apart, or the transposed view of such an array. activation: ``"gelu"`` or ``"gelu_tanh"``. out_dtype: a dtype's name,
     by default a's. precision: ``"tf32"`` for float32 on tensor cores. out: written and returned where given. variant: a
-    name in VARIANTS, by default the last one that the device allows; arrays that its kernel cannot take go to the next
-    portable rung. runtime: ``cupy_impl.device``, or
+    name in VARIANTS, by default the last one that the device and the arrays allow. runtime: ``cupy_impl.device``, or
     ``cupy_impl.host`` for NumPy arrays on a CPU.
     Raises TypeError, ValueError and Unsupported as the contract says.
     """
@@ -229,11 +228,13 @@ def matmul(
         out = runtime.empty((m, n), out_dtype or dtype, a)
     arrays["out"] = out
     infos["out"] = runtime.describe("out", out)
-    for rung in (best, *(v for v in reversed(LADDER) if dtype in v.dtypes)):
+    rungs = (best,) if variant else (best, *(v for v in reversed(LADDER) if dtype in v.dtypes))
+    for rung in rungs:
         try:
             launches = plan(**infos, **numbers, variant=rung, multiprocessors=runtime.multiprocessors(a))
             break
-        except Unsupported:  # the next one down: what TMA or tensor cores cannot do
-            continue
+        except Unsupported:
+            if variant is not None:
+                raise
     runtime.launch(launches, arrays, rung)
     return out
