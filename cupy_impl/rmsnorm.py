@@ -139,8 +139,8 @@ def backward_tile(x: ArrayInfo, weight: ArrayInfo, *others: ArrayInfo, multiproc
 
 
 def _blocks(tile: Tile) -> int:
-    """Blocks of the backward rungs 2 and 3 on a multiprocessor."""
-    return max(1, RESIDENT_THREADS // tile.block)
+    """Blocks of the backward rungs 2 and 3 on a multiprocessor; more of those that wait for each other."""
+    return max(1, (RESIDENT_THREADS + SHARE * (tile.shares > 1)) // tile.block)
 
 
 def _totals_bytes(tile: Tile) -> int:
