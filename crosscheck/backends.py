@@ -69,6 +69,10 @@ class Backend:
         """The variant that is meant where none is named."""
         return self.variants(operator)[0]
 
+    def below(self, operator: str, variant: str) -> tuple[str, ...]:
+        """The variants that are meant in turn, where none is named and ``variant``, the best, refuses the arrays."""
+        return ()
+
     def not_run(self, case: Case, tier: str, inputs) -> str | None:
         """Why a case says nothing here, or None. inputs: ``runner.Inputs``."""
         return None
@@ -107,6 +111,10 @@ class Implementation(Backend):
 
 class Cuda(Implementation):
     without_gpu = "host build"
+
+    def below(self, operator: str, variant: str) -> tuple[str, ...]:
+        names = self.variants(operator)
+        return names[: names.index(variant)][::-1]
 
     def unavailable(self, tier: str) -> str | None:
         if tier == "gpu":

@@ -184,6 +184,10 @@ class Runner:
         except NotRun as reason:
             return [row | {"reason": str(reason)}]
         except Unsupported as refusal:
+            for variant in () if task.variant else backend.below(case.operator, row["variant"]):
+                rows = self.run(replace(task, variant=variant))
+                if rows[0]["verdict"] != "unsupported":
+                    return rows
             return [row | {"verdict": "unsupported", "reason": str(refusal)}]
         except Exception as error:
             self.broken = self.tier == "gpu" and not isinstance(error, (TypeError, ValueError))

@@ -7,8 +7,11 @@ import pytest
 
 from crosscheck import backends
 from crosscheck.arrays import KINDS
+from crosscheck.cases import CASES
 from crosscheck.compare import judge
-from reference.contract import Unsupported, scalar
+from crosscheck.runner import Runner, Task
+from cupy_impl import host, matmul
+from reference.contract import ArrayInfo, Unsupported, scalar
 from reference.matmul import expect
 
 OPERATORS = ("matmul",)
@@ -116,7 +119,7 @@ def test_no_terms(implementation, keywords):
     check_right(found, arrays, a, b, bias=bias, **keywords)
 
 
-@pytest.mark.parametrize("ta, tb", itertools.product((False, True), repeat=2))
+@pytest.mark.parametrize("ta, tb", list(itertools.product((False, True), repeat=2)))
 def test_transposes(implementation, ta, tb):
     call, arrays = implementation
     a, b, bias = draw((40, 33) if ta else (33, 40), (24, 40) if tb else (40, 24), (24,))
@@ -144,10 +147,73 @@ def test_nan_stays_in_its_row(implementation):
     assert np.isnan(found[5]).all() and not np.isnan(np.delete(found, 5, axis=0)).any()
 
 
+@pytest.mark.parametrize(
+    "rung, dtype, precision",
+    (
+        ("3_registers", "float16", "ieee"),
+        ("4_async", "float32", "ieee"),
+        ("5_wmma", "bfloat16", "ieee"),
+        ("6_mma", "float16", "ieee"),
+        ("6_mma", "float32", "tf32"),
+    ),
+)
+@pytest.mark.parametrize("turned", (False, True))
+def test_cuda_large_tiles(rung, dtype, precision, turned):
+    """Four of them, each with a tail; the CPU's cases are small enough for the small ones."""
+    if reason := host.unavailable():
+        pytest.skip(reason)
+    m, n, k = 136, 144, 72
+    a, b, bias = draw((k, m) if turned else (m, k), (n, k) if turned else (k, n), (n,), dtype=dtype)
+    out = np.empty((m, n), a.dtype)
+    arrays = {"a": a, "b": b, "bias": bias, "out": out}
+    keywords = {"transpose_a": turned, "transpose_b": turned, "precision": precision}
+    variant = next(v for v in matmul.LADDER if v.name == rung)
+    infos = {name: host.describe(name, array) for name, array in arrays.items()}
+    launches = matmul.plan(**infos, **keywords, variant=variant, config=matmul.CONFIGS[rung][0])
+    assert launches[0].grid == (4, 1, 1)
+    host.launch(launches, arrays, variant)
+    assert judge(out, expect(a, b, bias=bias, **keywords)["out"]).error_over_bound <= 1
+
+
+def test_cuda_tiles_fill_the_gpu():
+    assert matmul.configuration("6_mma", 4096, 4096).tile_m == 128
+    assert matmul.configuration("6_mma", 512, 512).tile_m == 64
+
+
+@pytest.mark.parametrize(
+    "shape, strides, k_axis, expected",
+    (
+        ((64, 48), (48, 1), 1, (True, 48, 8)),
+        ((64, 48), (48, 1), 0, (False, 48, 8)),
+        ((64, 23), (48, 1), 1, (True, 48, 1)),  # a view: its last vector would be half outside
+        ((64, 48), (52, 1), 1, (True, 52, 4)),
+        ((48, 64), (1, 48), 0, (True, 48, 8)),  # a transposed view
+        ((1, 64), (48, 1), 1, (True, 0, 8)),  # of a single line nobody asks where the next is
+    ),
+)
+def test_cuda_lines(shape, strides, k_axis, expected):
+    assert matmul.lines(ArrayInfo(shape, "float16", strides, "cuda:0", 0), k_axis) == expected
+
+
+@pytest.mark.parametrize(
+    "case, variant",
+    (
+        ("matmul-float32-2x3x2-constant", "4_async"),
+        ("matmul-bfloat16-65x33x63-out32-large", "6_mma"),
+        ("matmul-float32-65x63x128-ta-tf32-one_sided", "6_mma"),
+        ("matmul-float16-64x64x128-tb-one_sided", "11_split"),
+    ),
+)
+def test_the_check_meets_the_rung_that_takes_the_case(case, variant):
+    """Where none is named, as in the function itself."""
+    if reason := backends.find("cuda").unavailable("cpu"):
+        pytest.skip(reason)
+    (row,) = Runner(None).run(Task("cuda", CASES[case]))
+    assert (row["verdict"], row["variant"]) == ("pass", variant)
+
+
 def test_cuda_chooses_by_device_and_arrays():
     """Tensor cores where TMA reaches both operands, the last portable rung elsewhere; a rung named is kept to."""
-    from cupy_impl import host, matmul
-
     if reason := host.unavailable():
         pytest.skip(reason)
     portable = [v.name for v in matmul.VARIANTS["matmul"] if v not in matmul.matmul_hopper.VARIANTS]

@@ -35,7 +35,7 @@ __device__ inline void load_operand(Slab<ROWS, K_MAJOR>& slab, const SCALAR* ope
 {
     using Load = Packed<SCALAR, VECTOR>;
     constexpr int LOADS = Slab<ROWS, K_MAJOR>::LINE / VECTOR;  // of a line
-#pragma unroll 4
+#pragma unroll 2
     for (int load = threadIdx.x; load < LOADS * Slab<ROWS, K_MAJOR>::LINES; load += THREADS) {
         const int near = load % LOADS * VECTOR, line = load / LOADS;
         const int at_row = row + (K_MAJOR ? line : near), at_k = k + (K_MAJOR ? near : line);

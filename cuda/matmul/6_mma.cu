@@ -44,20 +44,24 @@ __device__ inline void load_operand(unsigned char* stage, const SCALAR* operand,
     }
 }
 
-// A lane's words of 16 rows by 32 bytes of K: rows 0 and 8 of the first 16 bytes, then of the next.
-template <bool K_MAJOR>
+// A lane's words of 16 rows by 32 bytes of K, in the order in which mma takes them as neighbours: of A rows 0 and 8 of the
+// first 16 bytes, then of the next; of B both 16 bytes of column 0, then of column 8.
+template <bool IS_A, bool K_MAJOR>
 __device__ inline void load_fragment(unsigned (&words)[4], const unsigned char* operand, int row, int step)
 {
+    const auto row_of = [](int matrix) { return (IS_A ? matrix % 2 : matrix / 2) * 8; };
+    const auto half_of = [](int matrix) { return IS_A ? matrix / 2 : matrix % 2; };
     const int lane = threadIdx.x % 32;
     if constexpr (K_MAJOR) {
-        load_matrices<false>(words, operand + swizzled(row + lane % 16, step * 32 + lane / 16 * 16));
+        const int at = row + row_of(lane / 8) + lane % 8;
+        load_matrices<false>(words, operand + swizzled(at, step * 32 + half_of(lane / 8) * 16));
     } else if constexpr (sizeof(SCALAR) == 2) {
-        const int k = step * 16 + lane / 16 * 8 + lane % 8, at = row + lane / 8 % 2 * 8;
+        const int at = row + row_of(lane / 8), k = step * 16 + half_of(lane / 8) * 8 + lane % 8;
         load_matrices<true>(words, operand + swizzled(at / SPAN * SPAN + k, at % SPAN * 2));
     } else {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            const int k = step * 8 + i / 2 * 4 + lane % 4, at = row + i % 2 * 8 + lane / 4;
+            const int at = row + row_of(i) + lane / 4, k = step * 8 + half_of(i) * 4 + lane % 4;
             words[i] = *reinterpret_cast<const unsigned*>(operand + swizzled(at / SPAN * SPAN + k, at % SPAN * 4));
         }
     }
@@ -100,15 +104,15 @@ void matmul(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, const SC
             unsigned right[WARP_N / 16][4];
 #pragma unroll
             for (int j = 0; j < WARP_N / 16; ++j) {
-                load_fragment<B_K_MAJOR>(right[j], stage + A_BYTES, warp_col + j * 16, part);
+                load_fragment<false, B_K_MAJOR>(right[j], stage + A_BYTES, warp_col + j * 16, part);
             }
 #pragma unroll
             for (int i = 0; i < WARP_M / 16; ++i) {
                 unsigned left[4];
-                load_fragment<A_K_MAJOR>(left, stage, warp_row + i * 16, part);
+                load_fragment<true, A_K_MAJOR>(left, stage, warp_row + i * 16, part);
 #pragma unroll
                 for (int j = 0; j < WARP_N / 8; ++j) {
-                    mma(SCALAR(), sums[i][j], left, right[j / 2][j % 2], right[j / 2][j % 2 + 2]);
+                    mma(SCALAR(), sums[i][j], left, right[j / 2][j % 2 * 2], right[j / 2][j % 2 * 2 + 1]);
                 }
             }
         }
