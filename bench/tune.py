@@ -34,6 +34,10 @@ CHOICES = {
     ("cuda", "rmsnorm_backward"): dict.fromkeys(
         ("backward_2_two_kernels", "backward_3_cooperative"), "cupy_impl.rmsnorm:backward_tile"
     ),
+    ("cuda", "matmul"): dict.fromkeys(("3_registers", "4_async", "5_wmma", "6_mma"), "cupy_impl.matmul:configuration")
+    | dict.fromkeys(
+        ("7_wgmma", "8_specialised", "9_persistent", "10_cluster", "11_split"), "cupy_impl.matmul_hopper:configuration"
+    ),
     ("triton", "softmax"): {
         "online": "triton_impl.softmax:online_tiles",
         "resident": "triton_impl.softmax:resident_tiles",
@@ -57,6 +61,9 @@ CHOICES = {
     },
     ("pallas", "softmax"): dict.fromkeys(("two_reads", "one_read", "prefetched"), "pallas_impl.rows:configure"),
     ("pallas", "rmsnorm"): dict.fromkeys(("two_reads", "one_read", "prefetched"), "pallas_impl.rows:configure"),
+    ("pallas", "matmul"): dict.fromkeys(
+        ("plain", "persistent_tf32", "pipelined", "specialised", "persistent"), "pallas_impl.matmul:configure"
+    ),
     ("pallas", "rmsnorm_backward"): dict.fromkeys(
         ("two_reads", "one_read", "prefetched"), "pallas_impl.rmsnorm_backward:configure"
     ),
