@@ -20,7 +20,7 @@ LADDER = (
     Variant("1_naive", "a thread an element", DTYPES, PORTABLE),
     Variant("2_tiles", "tiles through shared memory", DTYPES, PORTABLE, KEPT),
     Variant("3_registers", "8 by 8 sums of a thread in registers, vector loads", DTYPES, PORTABLE, KEPT),
-    Variant("4_async", "float32: cp.async fills a ring of stages", ("float32",), PORTABLE, KEPT),
+    Variant("4_async", "float32: cp.async fills a ring of stages", ("float32",), PORTABLE, {**KEPT, "LDGSTS": ">0"}),
     Variant(
         "5_wmma",
         "16-bit: tensor cores through C++'s warp matrix functions",
@@ -69,7 +69,7 @@ class Config:
 # The last one is for products of too few tiles to fill the GPU with those before.
 CONFIGS = {
     "3_registers": (Config(128, 128, 32, 64), Config(64, 64, 32, 64)),
-    "4_async": (Config(128, 128, 32, 64, 3), Config(64, 64, 32, 64, 4)),
+    "4_async": (Config(128, 256, 32, 128, 3), Config(128, 128, 32, 64, 3), Config(64, 64, 32, 64, 4)),
     "5_wmma": (Config(128, 128, 64, 32), Config(64, 64, 32, 32)),
     "6_mma": (Config(128, 128, 64, 32, 3), Config(64, 64, 32, 32, 4)),
 }
@@ -170,6 +170,7 @@ def _tiled(
         shared = config.stages * (config.tile_m + config.tile_n) * 128
     else:
         own |= {"WARPS_M": config.tile_m // config.warp_m, "WARPS_N": config.tile_n // config.warp_n}
+        own["COLS"] = config.warp_n // 8  # of a thread
         shared = config.stages * (config.tile_m + config.tile_n + 8) * 16 * 4  # 16 slices of K, 4 floats apart
     if config.stages:
         own["STAGES"] = config.stages

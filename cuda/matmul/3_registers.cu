@@ -35,7 +35,7 @@ __device__ inline void load_operand(Slices<ROWS>& slices, const SCALAR* operand,
     }
 }
 
-extern "C" __global__ __launch_bounds__(THREADS, 512 / THREADS)
+extern "C" __global__ __launch_bounds__(THREADS, RESIDENT / THREADS)
 void matmul(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, const SCALAR* __restrict__ bias,
             OUT* __restrict__ out, int m, int n, int k, long long a_pitch, long long b_pitch)
 {

@@ -1,7 +1,7 @@
 // Matmul, rung 4: cp.async fills a ring of stages while the sums in registers grow; float32 in IEEE arithmetic.
 //
 // contract  reference/matmul.py
-// mapping   a block owns a (TILE_M, TILE_N) tile of out, a thread (8, 8) sums of it. A stage holds TILE_K rows of K, each with
+// mapping   a block owns a (TILE_M, TILE_N) tile of out, a thread (8, COLS) sums of it. A stage holds TILE_K rows of K, each with
 //           TILE_M rows of A and TILE_N columns of B side by side. What is contiguous along M or N is copied by vectors, what is
 //           contiguous along K word by word, transposed on the way. Copies run STAGES - 1 stages ahead
 // traffic   (TILE_M + TILE_N) K elements read for each tile, most of them from L2; out written once
@@ -49,7 +49,7 @@ __device__ inline void load_operand(Slices<ROWS>& slices, const float* operand, 
     }
 }
 
-extern "C" __global__ __launch_bounds__(THREADS, 512 / THREADS)
+extern "C" __global__ __launch_bounds__(THREADS, RESIDENT / THREADS)
 void matmul(const float* __restrict__ a, const float* __restrict__ b, const float* __restrict__ bias,
             OUT* __restrict__ out, int m, int n, int k, long long a_pitch, long long b_pitch)
 {
