@@ -159,10 +159,10 @@ def test_nan_stays_in_its_row(implementation):
 )
 @pytest.mark.parametrize("turned", (False, True))
 def test_cuda_large_tiles(rung, dtype, precision, turned):
-    """Four of them, each with a tail; the CPU's cases are small enough for the small ones."""
+    """Some of them, with tails; the CPU's cases are small enough for the small ones."""
     if reason := host.unavailable():
         pytest.skip(reason)
-    m, n, k = 136, 144, 72
+    m, n, k = 136, 272, 72
     a, b, bias = draw((k, m) if turned else (m, k), (n, k) if turned else (k, n), (n,), dtype=dtype)
     out = np.empty((m, n), a.dtype)
     arrays = {"a": a, "b": b, "bias": bias, "out": out}
@@ -170,7 +170,7 @@ def test_cuda_large_tiles(rung, dtype, precision, turned):
     variant = next(v for v in matmul.LADDER if v.name == rung)
     infos = {name: host.describe(name, array) for name, array in arrays.items()}
     launches = matmul.plan(**infos, **keywords, variant=variant, config=matmul.CONFIGS[rung][0])
-    assert launches[0].grid == (4, 1, 1)
+    assert launches[0].grid[0] in (4, 6)
     host.launch(launches, arrays, variant)
     assert judge(out, expect(a, b, bias=bias, **keywords)["out"]).error_over_bound <= 1
 
