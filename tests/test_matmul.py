@@ -148,18 +148,18 @@ def test_nan_stays_in_its_row(implementation):
 
 
 @pytest.mark.parametrize(
-    "rung, dtype, precision",
+    "rung, dtype, precision, tiles",
     (
-        ("3_registers", "float16", "ieee"),
-        ("4_async", "float32", "ieee"),
-        ("5_wmma", "bfloat16", "ieee"),
-        ("6_mma", "float16", "ieee"),
-        ("6_mma", "float32", "tf32"),
+        ("3_registers", "float16", "ieee", 6),
+        ("4_async", "float32", "ieee", 4),
+        ("5_wmma", "bfloat16", "ieee", 6),
+        ("6_mma", "float16", "ieee", 6),
+        ("6_mma", "float32", "tf32", 6),
     ),
 )
 @pytest.mark.parametrize("turned", (False, True))
-def test_cuda_large_tiles(rung, dtype, precision, turned):
-    """Some of them, with tails; the CPU's cases are small enough for the small ones."""
+def test_cuda_large_tiles(rung, dtype, precision, tiles, turned):
+    """Several of them, each with a tail; the CPU's cases are small enough for the small ones."""
     if reason := host.unavailable():
         pytest.skip(reason)
     m, n, k = 136, 272, 72
@@ -170,7 +170,7 @@ def test_cuda_large_tiles(rung, dtype, precision, turned):
     variant = next(v for v in matmul.LADDER if v.name == rung)
     infos = {name: host.describe(name, array) for name, array in arrays.items()}
     launches = matmul.plan(**infos, **keywords, variant=variant, config=matmul.CONFIGS[rung][0])
-    assert launches[0].grid[0] in (4, 6)
+    assert launches[0].grid == (tiles, 1, 1)
     host.launch(launches, arrays, variant)
     assert judge(out, expect(a, b, bias=bias, **keywords)["out"]).error_over_bound <= 1
 

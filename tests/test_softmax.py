@@ -205,6 +205,37 @@ def test_cuda_tiles(cols, dtype, variant):
     assert launch.cluster == (sizes["CLUSTER"], 1, 1) and sizes["CLUSTER"] <= 8
 
 
+@pytest.mark.parametrize(
+    "variant, cols, dtype, cluster, stages",
+    [
+        ("6_packed", 1024, "bfloat16", 1, 0),
+        ("6_packed", 16384, "bfloat16", 1, 0),
+        ("6_packed", 32768, "bfloat16", 1, 0),
+        ("6_packed", 32768, "float32", 1, 0),
+        ("6_packed", 50257, "bfloat16", 4, 0),
+        ("6_packed", 131072, "bfloat16", 4, 0),
+        ("6_packed", 262144, "float32", 8, 0),
+        ("5_persistent", 40000, "bfloat16", 2, 3),
+        ("5_persistent", 32768, "float32", 2, 3),
+        ("5_persistent", 50257, "bfloat16", 4, 3),
+        ("5_persistent", 131072, "bfloat16", 4, 3),
+    ],
+)
+def test_cuda_wide_tiles(variant, cols, dtype, cluster, stages):
+    """How many blocks share a row, and how many rows they have in shared memory."""
+    from cupy_impl.rows import packed_tile, vector_width
+    from cupy_impl.softmax import VARIANTS, persistent_tile, plan
+    from reference.contract import scalar
+
+    x = info((4096, cols), dtype)
+    vector, size = vector_width(cols, x, x), scalar(dtype).itemsize
+    tile = {"5_persistent": persistent_tile, "6_packed": packed_tile}[variant](cols, vector, size)
+    assert (tile.shares, tile.stages) == (cluster, stages)
+    (launch,) = plan(x, x, variant=next(v for v in VARIANTS["softmax"] if v.name == variant))
+    assert launch.kernel.source == f"softmax/{variant}.cu" and launch.cluster == (cluster, 1, 1)
+    assert launch.shared_bytes == stages * tile.held * size <= 227 * 1024
+
+
 def test_cuda_past_a_cluster():
     """Wider rows than a cluster holds take the rung that goes along them twice."""
     from cupy_impl.softmax import VARIANTS, plan
