@@ -3,10 +3,10 @@
 Device time is CUPTI's record of the device, read through torch.profiler, which sees kernels, copies and memsets
 whichever library launched them. Before every call its own framework enqueues a *flush* on its own stream: a kernel that
 inverts every bit of a buffer twelve times the size of the L2 cache. The flush empties the cache of the call's data, hides
-the time its launches take on the host (some 300 us), and marks in the records where the call begins: what lies between two flushes is
-the call, from its first record's start to its last one's end. The cache is left full of written lines, not of read ones,
-on purpose: a call pays for the lines that the flush left to write back as the next flush pays for the call's, so that
-bytes over time is what memory sustains. After a cache of read lines 60 MB of the output would be free.
+the time its launches take on the host (some 300 us), and marks in the records where the call begins: what lies between
+two flushes is the call, from its first record's start to its last one's end. The cache is left full of written lines, not
+of read ones, on purpose: a call pays for the lines that the flush left to write back as the next flush pays for the
+call's, so that bytes over time is what memory sustains. After a cache of read lines 60 MB of the output would be free.
 """
 
 import collections

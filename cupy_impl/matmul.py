@@ -229,13 +229,13 @@ def matmul(
         out = runtime.empty((m, n), out_dtype or dtype, a)
     arrays["out"] = out
     infos["out"] = runtime.describe("out", out)
-    rungs = (best,) if variant else (best, *(v for v in reversed(LADDER) if dtype in v.dtypes))
-    for rung in rungs:
+    below = () if variant else tuple(v for v in reversed(LADDER) if dtype in v.dtypes)
+    for i, rung in enumerate((best, *below)):
         try:
             launches = plan(**infos, **numbers, variant=rung, multiprocessors=runtime.multiprocessors(a))
             break
         except Unsupported:
-            if variant is not None:
+            if i == len(below):
                 raise
     runtime.launch(launches, arrays, rung)
     return out

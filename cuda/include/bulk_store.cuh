@@ -21,12 +21,11 @@ __device__ inline void bulk_store(Vec* global, const Vec* shared, int count)
     }
 }
 
-// Waits until all but the last PENDING of this warp's bulk stores have read shared memory, which may be written again then.
-template <int PENDING = 0>
+// Waits until this warp's bulk stores have read shared memory, which may be written again then.
 __device__ inline void bulk_store_wait()
 {
     if (threadIdx.x % 32 == 0) {
-        asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+        asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
     }
     __syncwarp();
 }

@@ -18,23 +18,16 @@ __device__ inline T* cluster_place(T* mine, int block)
     return cooperative_groups::this_cluster().map_shared_rank(mine, block);
 }
 
-// Tells the other blocks this one's value. parts: CLUSTER of them in shared memory, which may be written again once this
-// block has received what comes after.
-template <typename T>
-__device__ inline void cluster_send(T mine, T* parts)
+// The values of all blocks, merged in the order of the blocks. parts: CLUSTER of them in shared memory, which may be written
+// again once the blocks have met in the next merge.
+template <typename T, typename Merge>
+__device__ inline T cluster_reduce(T mine, Merge merge, T* parts)
 {
     const auto cluster = cooperative_groups::this_cluster();
     if (threadIdx.x < CLUSTER) {
         *cluster.map_shared_rank(parts + cluster.block_rank(), threadIdx.x) = mine;
     }
-    cluster.barrier_arrive();
-}
-
-// Every block's value, once all have sent theirs, merged in the order of the blocks.
-template <typename T, typename Merge>
-__device__ inline T cluster_receive(T, Merge merge, const T* parts)
-{
-    cooperative_groups::this_cluster().barrier_wait();
+    cluster.sync();
     T all = parts[0];
 #pragma unroll
     for (int block = 1; block < CLUSTER; ++block) {
@@ -55,23 +48,10 @@ __device__ inline T* cluster_place(T* mine, int)
     return mine;
 }
 
-template <typename T>
-__device__ inline void cluster_send(T, T*)
-{
-}
-
 template <typename T, typename Merge>
-__device__ inline T cluster_receive(T mine, Merge, const T*)
+__device__ inline T cluster_reduce(T mine, Merge, T*)
 {
     return mine;
 }
 
 #endif
-
-// Both at once.
-template <typename T, typename Merge>
-__device__ inline T cluster_reduce(T mine, Merge merge, T* parts)
-{
-    cluster_send(mine, parts);
-    return cluster_receive(mine, merge, parts);
-}

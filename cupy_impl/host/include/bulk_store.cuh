@@ -10,8 +10,7 @@ void bulk_store(Vec* global, const Vec* shared, int count)
     }
 }
 
-template <int = 0>
-void bulk_store_wait()
+inline void bulk_store_wait()
 {
     __syncwarp();  // what other lanes write too early goes too
     if (threadIdx.x % 32 == 0) {
