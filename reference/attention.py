@@ -179,7 +179,7 @@ def _queries(q, k, v, positions, scale, precision):
     with np.errstate(invalid="ignore"):
         # --- scores
         s = np.where(seen, scale * (q @ k.T), -np.inf)
-        # --- softmax of the row
+        # --- maximum of the row, exponentials and their sum
         m = s.max(axis=1, keepdims=True)
         p = np.exp(s - m)
         l = p.sum(axis=1, keepdims=True)
@@ -208,20 +208,29 @@ def blockwise(
     sequence = q.shape[0]
     out, lse = np.empty_like(q), np.empty_like(q[:, 0])
     for first in range(0, sequence, tile_q):
+        # --- load the queries
         queries = q[first : first + tile_q]  # (tile_q, head_dim)
         positions = np.arange(first, first + len(queries))
         seen = State(*(part.astype(q.dtype) for part in empty(len(queries))))
         o = np.zeros_like(queries)
-        # --- tiles of keys, those that the mask hides whole left out
+        # --- tiles of keys
+        # Those that the mask hides whole are left out.
         for start in range(0, positions[-1] + 1 if causal else sequence, tile_k):
             keys, values = k[start : start + tile_k], v[start : start + tile_k]  # (tile_k, head_dim)
+            # --- scores
             s = scale * (queries @ keys.T)  # (tile_q, tile_k)
-            # --- mask, in tiles on the diagonal alone
+            # --- mask
+            # In tiles on the diagonal alone.
             if causal and start + len(keys) - 1 > first:
                 s = np.where(positions[:, None] >= start + np.arange(len(keys)), s, -np.inf)
-            # --- merge the states, scale down what was summed under a smaller maximum
+            # --- merge the states
+            # What was summed under a smaller maximum is scaled down.
             before, seen = seen, merge(seen, state(s))
-            o = o * np.exp(before.m - finite(seen.m))[:, None] + np.exp(s - finite(seen.m)[:, None]) @ values
+            p = np.exp(s - finite(seen.m)[:, None])
+            o = o * np.exp(before.m - finite(seen.m))[:, None]
+            # --- times the values
+            o += p @ values
+        # --- divide and store
         out[first : first + tile_q] = o / seen.l[:, None]
         lse[first : first + tile_q] = seen.m + np.log(seen.l)
     return out, lse
