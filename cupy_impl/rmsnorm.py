@@ -51,7 +51,7 @@ VARIANTS = {
 VALUES = 32  # elements of a row that a thread holds
 RESIDENT_THREADS = 512  # of the backward rungs 2 and 3 on a multiprocessor, each with 128 registers
 SHARE = 128  # threads of a block that shares rows with others
-FOLD = 1024  # threads of fold.cu
+FOLD, FOLDED = 256, 8  # threads of fold.cu, and the columns they own
 NULL = np.uint64(0)  # in the place of an array that is not there
 
 
@@ -206,7 +206,7 @@ def _fold(weight: ArrayInfo, count: int, cols: int) -> Launch:
     """dweight (cols,) from partials (count, cols), zeros from none."""
     return Launch(
         kernel=Kernel("rmsnorm/fold.cu", "fold", (("WEIGHT", CXX_TYPES[weight.dtype]), ("BLOCK", str(FOLD)))),
-        grid=(ceil_div(cols, WARP), 1, 1),
+        grid=(ceil_div(cols, FOLDED), 1, 1),
         block=(FOLD, 1, 1),
         arguments=("partials" if count else NULL, "dweight", np.int32(count), np.int32(cols)),
     )

@@ -3,30 +3,36 @@
 
 #include "reduce.cuh"
 
-// out (cols,) from partials (count, cols): 32 columns a block, every warp a part of the partial sums, then warp by warp.
+// out (cols,) from partials (count, cols): COLS columns a block, every COLS threads a part of the partial sums, then part
+// by part. What waits here is a chain of loads, so it is short: few columns a block, and 8 loads at once.
 // scratch: a float for each thread, in shared memory.
 template <int THREADS, typename T>
 __device__ inline void fold_partials(const float* partials, T* out, int count, int cols, float* scratch)
 {
-    constexpr int WARPS = THREADS / 32;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    for (int first = blockIdx.x * 32; first < cols; first += gridDim.x * 32) {
+    constexpr int COLS = 8, PARTS = THREADS / COLS;  // 32 bytes, the least that memory moves
+    const int lane = threadIdx.x % COLS, part = threadIdx.x / COLS;
+    for (int first = blockIdx.x * COLS; first < cols; first += gridDim.x * COLS) {
         const int col = first + lane;
-        LongSum sum;
+        LongSum total;
         if (col < cols) {
-#pragma unroll 4
-            for (int i = warp; i < count; i += WARPS) {
-                sum.add(partials[static_cast<long long>(i) * cols + col]);
+            for (int start = part; start < count; start += LongSum::CHAIN * PARTS) {
+                const int stop = min(count, start + LongSum::CHAIN * PARTS);
+                float sum = 0.0f;
+#pragma unroll 8
+                for (int i = start; i < stop; i += PARTS) {
+                    sum += partials[static_cast<long long>(i) * cols + col];
+                }
+                total.add(sum);
             }
         }
-        scratch[threadIdx.x] = sum.value();
+        scratch[threadIdx.x] = total.value();
         __syncthreads();
-        if (warp == 0 && col < cols) {
-            float total = 0.0f;
-            for (int i = 0; i < WARPS; ++i) {
-                total += scratch[i * 32 + lane];
+        if (part == 0 && col < cols) {
+            float all = 0.0f;
+            for (int i = 0; i < PARTS; ++i) {
+                all += scratch[i * COLS + lane];
             }
-            out[col] = static_cast<T>(total);
+            out[col] = static_cast<T>(all);
         }
         __syncthreads();  // read before the next columns are written
     }
