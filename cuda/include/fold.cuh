@@ -3,23 +3,23 @@
 
 #include "reduce.cuh"
 
-// out (cols,) from partials (count, cols): COLS columns a block, every COLS threads a part of the partial sums, then part
-// by part. What waits here is a chain of loads, so it is short: few columns a block, and 8 loads at once.
+// out (cols,) from partials (count, cols): 8, 16 or 32 columns a block, as few as let every block do one set of them. As
+// many threads take a part of the partial sums each; then part by part. What takes time is a chain of loads: 8 at once.
 // scratch: a float for each thread, in shared memory.
 template <int THREADS, typename T>
 __device__ inline void fold_partials(const float* partials, T* out, int count, int cols, float* scratch)
 {
-    constexpr int COLS = 8, PARTS = THREADS / COLS;  // 32 bytes, the least that memory moves
-    const int lane = threadIdx.x % COLS, part = threadIdx.x / COLS;
-    for (int first = blockIdx.x * COLS; first < cols; first += gridDim.x * COLS) {
+    const int width = cols <= 8 * gridDim.x ? 8 : cols <= 16 * gridDim.x ? 16 : 32;
+    const int parts = THREADS / width, lane = threadIdx.x % width, part = threadIdx.x / width;
+    for (int first = blockIdx.x * width; first < cols; first += gridDim.x * width) {
         const int col = first + lane;
         LongSum total;
         if (col < cols) {
-            for (int start = part; start < count; start += LongSum::CHAIN * PARTS) {
-                const int stop = min(count, start + LongSum::CHAIN * PARTS);
+            for (int start = part; start < count; start += LongSum::CHAIN * parts) {
+                const int stop = min(count, start + LongSum::CHAIN * parts);
                 float sum = 0.0f;
 #pragma unroll 8
-                for (int i = start; i < stop; i += PARTS) {
+                for (int i = start; i < stop; i += parts) {
                     sum += partials[static_cast<long long>(i) * cols + col];
                 }
                 total.add(sum);
@@ -29,8 +29,8 @@ __device__ inline void fold_partials(const float* partials, T* out, int count, i
         __syncthreads();
         if (part == 0 && col < cols) {
             float all = 0.0f;
-            for (int i = 0; i < PARTS; ++i) {
-                all += scratch[i * COLS + lane];
+            for (int i = 0; i < parts; ++i) {
+                all += scratch[i * width + lane];
             }
             out[col] = static_cast<T>(all);
         }
