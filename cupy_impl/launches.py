@@ -14,6 +14,8 @@ from reference.contract import ArrayInfo, scalar
 
 SOURCES = Path(__file__).resolve().parent.parent / "cuda"
 
+NULL = np.uint64(0)  # among a launch's arguments, in the place of an array that is not there
+
 # The C++ type of a dtype, for the defines of a kernel.
 CXX_TYPES = {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16"}
 

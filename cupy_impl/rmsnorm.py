@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from cupy_impl import device
-from cupy_impl.launches import CXX_TYPES, Kernel, Launch, Workspace
+from cupy_impl.launches import CXX_TYPES, NULL, Kernel, Launch, Workspace
 from cupy_impl.rows import (
     MOST_CLUSTER,
     MOST_THREADS,
@@ -52,7 +52,6 @@ VALUES = 32  # elements of a row that a thread holds
 RESIDENT_THREADS = 512  # of the backward rungs 2 and 3 on a multiprocessor, each with 128 registers
 SHARE = 128  # threads of a block that shares rows with others
 FOLD, FOLDED = 256, 8  # threads of fold.cu, and the columns they own
-NULL = np.uint64(0)  # in the place of an array that is not there
 
 
 def plan(
