@@ -1,0 +1,111 @@
+"""Faults put into the real kernels of attention; each has to come out of the check as a ``fail``."""
+
+from crosscheck.faults import Fault
+
+MMA, ROWS, STATE = "cuda/attention/4_mma.cu", "cuda/include/attention_rows.cuh", "cuda/include/attention.cuh"
+
+CAUSAL = ("attention-float16-1x1x257x64-causal-lse",)
+FULL = ("attention-bfloat16-2x1x128x128-full-lse-one_sided",)
+TAIL = ("attention-float16-1x1x100x64-full-scale0.5-lse-constant",)
+GROWING = ("attention-float16-1x3x65x128-causal-bshd-lse-sorted",)
+HIDDEN_NAN = ("attention-float16-1x1x129x64-causal-lse-nan_keys",)
+
+
+def cuda(name, file, text, replacement, cases, by=("bound",), tiers=("cpu", "gpu"), variant="4_mma"):
+    return Fault("cuda", name, file, text, replacement, by, cases, tiers, variant)
+
+
+FAULTS = (
+    cuda(
+        "sums not scaled down under a new maximum",
+        MMA,
+        "                sums[d][2 * half] *= factor;\n",
+        "",
+        CAUSAL,
+    ),
+    cuda("mask off by one", STATE, "key <= query", "key < query", CAUSAL),
+    cuda("keys past the end seen", STATE, "key < sequence && ", "", TAIL),
+    cuda("diagonal tile skipped", MMA, "CAUSAL ? tile + 1 : tiles", "CAUSAL ? max(tile, 1) : tiles", CAUSAL),
+    cuda("scale twice", STATE, "(before - finite(m)) * scale", "(before - finite(m)) * scale * scale", GROWING),
+    cuda("log-sum-exp in base 2", STATE, "(m * scale + log2f(l)) * LN2", "m * scale + log2f(l)", FULL),
+    cuda(
+        "P rounded before its sum",
+        MMA,
+        "sum += pair.values[i];",
+        "sum += static_cast<float>(static_cast<SCALAR>(pair.values[i]));",
+        FULL,
+    ),
+    cuda(
+        "a stage read while its copies are under way",
+        MMA,
+        "async_copy_wait<STAGES - 2>();",
+        "async_copy_wait<STAGES - 1>();",
+        FULL,
+        tiers=("cpu",),
+    ),
+    cuda(
+        "others' copies not waited for",
+        MMA,
+        "        __syncthreads();  // the stage is full for all, and the one before is read\n",
+        "",
+        FULL,
+        ("bound", "host build"),
+        ("cpu",),
+    ),
+    cuda(
+        "queries' second rows masked as the first", MMA, "layout.seen(query + i / 2 * 8,", "layout.seen(query,", CAUSAL
+    ),
+    cuda(
+        "hidden keys kept as small numbers",
+        MMA,
+        "seen ? scores[j][i] : Max::neutral()",
+        "scores[j][i] + (seen ? 0.0f : -1e30f)",
+        HIDDEN_NAN,
+    ),
+    cuda("values not turned", MMA, "load_matrices<true>(", "load_matrices<false>(", FULL),
+    cuda(
+        "a quarter of the sum of the exponentials",
+        MMA,
+        "states[half].l = warp_reduce<4>(states[half].l, Sum());",
+        "",
+        FULL,
+    ),
+    cuda(
+        "rows past the end stored",
+        MMA,
+        "if (own < layout.sequence) {",
+        "if (own >= 0) {",
+        GROWING,
+        ("bound", "guard bands", "crash"),
+    ),
+    cuda(
+        "maximum of a query's own keys alone", ROWS, "warp_reduce<PARTS>(top, Max())", "top", CAUSAL, variant="2_tiled"
+    ),
+    cuda(
+        "a tile overwritten while it is read",
+        "cuda/attention/2_tiled.cu",
+        "        __syncthreads();  // read before the next tile is written\n",
+        "",
+        CAUSAL,
+        ("bound", "host build"),
+        ("cpu",),
+        variant="2_tiled",
+    ),
+    cuda(
+        "the next tile not waited for",
+        "cuda/attention/3_async.cu",
+        "async_copy_wait<1>();",
+        "async_copy_wait<2>();",
+        CAUSAL,
+        tiers=("cpu",),
+        variant="3_async",
+    ),
+    cuda(
+        "values summed over hidden keys, too",
+        "cuda/attention/1_naive.cu",
+        "CAUSAL ? query + 1 : layout.sequence); ++key) {\n        const SCALAR p",
+        "layout.sequence - 1); ++key) {\n        const SCALAR p",
+        FULL,
+        variant="1_naive",
+    ),
+)
