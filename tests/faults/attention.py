@@ -15,7 +15,52 @@ def cuda(name, file, text, replacement, cases, by=("bound",), tiers=("cpu", "gpu
     return Fault("cuda", name, file, text, replacement, by, cases, tiers, variant)
 
 
-FAULTS = (
+TRITON = "triton_impl/attention.py"
+F16_FULL = ("attention-float16-2x1x128x64-full-lse-one_sided",)
+F16_TAIL = ("attention-float16-1x1x100x64-full-scale0.5-lse-constant",)
+TWO_HEADS = ("attention-float16-1x2x129x64-full-bshd-lse-outliers",)
+SHIFTED = ("attention-float16-1x1x127x64-causal-lse-logits",)
+
+
+def triton(name, text, replacement, cases, by=("bound",)):
+    return Fault("triton", name, TRITON, text, replacement, by, cases)
+
+
+TRITON_FAULTS = (
+    triton("sums not scaled down under a new maximum", "        sums = sums * factor[:, None]\n", "", CAUSAL),
+    triton(
+        "sum of the exponentials not scaled down", "l * factor + tl.sum(p, axis=1)", "l + tl.sum(p, axis=1)", CAUSAL
+    ),
+    triton("mask off by one", "key[None, :] <= query[:, None]", "key[None, :] < query[:, None]", CAUSAL),
+    triton("keys past the end seen", "(key < head[2])[None, :]", "(key >= 0)[None, :]", F16_TAIL),
+    triton(
+        "tile on the diagonal skipped",
+        "head, whole, stop, scale",
+        "head, stop, stop, scale",
+        CAUSAL,
+    ),
+    triton("no mask on the diagonal", "CAUSAL, True, BY_TMA", "CAUSAL, False, BY_TMA", CAUSAL),
+    triton("scale twice", "tl.exp2((m - top) * scale)", "tl.exp2((m - top) * scale * scale)", CAUSAL),
+    triton("log-sum-exp in base 2", " * 0.6931471805599453", "", F16_FULL),
+    triton("P rounded before its sum", "tl.sum(p, axis=1)", "tl.sum(p.to(q.dtype).to(tl.float32), axis=1)", F16_FULL),
+    triton("scores in 16 bits", "s = tl.dot(q, keys.T)", "s = tl.dot(q, keys.T).to(q.dtype).to(tl.float32)", SHIFTED),
+    triton(
+        "hidden keys kept as small numbers",
+        'tl.where(seen, s, float("-inf"))',
+        "s + tl.where(seen, 0.0, -1e30)",
+        HIDDEN_NAN,
+    ),
+    triton(
+        "heads of a group counted with its tail",
+        "first + within % height",
+        "first + within % GROUP",
+        TWO_HEADS,
+        ("bound", "unwritten elements", "crash", "guard bands"),
+    ),
+)
+
+
+CUDA_FAULTS = (
     cuda(
         "sums not scaled down under a new maximum",
         MMA,
@@ -109,3 +154,5 @@ FAULTS = (
         variant="1_naive",
     ),
 )
+
+FAULTS = (*CUDA_FAULTS, *TRITON_FAULTS)
