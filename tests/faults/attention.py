@@ -60,6 +60,63 @@ TRITON_FAULTS = (
 )
 
 
+PALLAS = "pallas_impl/attention.py"
+
+
+def pallas(name, text, replacement, cases, by=("bound",), tiers=("cpu", "gpu"), variant=None):
+    return Fault("pallas", name, PALLAS, text, replacement, by, cases, tiers, variant)
+
+
+PALLAS_FAULTS = (
+    pallas("sums not scaled down under a new maximum", "        sums *= along(factor, sums.shape)\n", "", CAUSAL),
+    pallas("mask off by one", "seen &= key <= self.first", "seen &= key < self.first", CAUSAL),
+    pallas("keys past the end seen", "seen = key < problem.sequence", "seen = key >= 0", TAIL),
+    pallas(
+        "no mask on the diagonal",
+        "functools.partial(take, masked=True)",
+        "functools.partial(take, masked=False)",
+        CAUSAL,
+    ),
+    pallas(
+        "the first query's mask for all", "self.first + me * QUERIES + place(0)", "self.first + me * QUERIES", CAUSAL
+    ),
+    pallas(
+        "scale twice",
+        "along(top * problem.scale, s.shape)",
+        "along(top * problem.scale * problem.scale, s.shape)",
+        CAUSAL,
+    ),
+    pallas("log-sum-exp in base 2", "self.problem.scale * math.log(2)", "self.problem.scale", FULL),
+    pallas(
+        "P rounded before its sum",
+        "jnp.sum(p, axis=1)",
+        "jnp.sum(p.astype(self.values.dtype).astype(jnp.float32), axis=1)",
+        FULL,
+    ),
+    pallas(
+        "hidden keys kept as small numbers",
+        "jnp.where(seen, s, -jnp.inf)",
+        "s + jnp.where(seen, 0.0, -1e30)",
+        HIDDEN_NAN,
+    ),
+    pallas(
+        "the first head's lse for all",
+        "self.lse.at[self.batch, self.head,",
+        "self.lse.at[self.batch, 0,",
+        TWO_HEADS,
+        ("bound", "unwritten elements", "race detector"),
+    ),
+    pallas(
+        "values fetched over while they are read",
+        "            for source, empty in zip(sources, emptied):\n",
+        "            for source, empty in zip(sources, (keys_read, keys_read)):\n",
+        CAUSAL,
+        ("race detector", "bound", "timeout", "error"),
+        ("cpu",),
+    ),
+)
+
+
 CUDA_FAULTS = (
     cuda(
         "sums not scaled down under a new maximum",
@@ -155,4 +212,4 @@ CUDA_FAULTS = (
     ),
 )
 
-FAULTS = (*CUDA_FAULTS, *TRITON_FAULTS)
+FAULTS = (*CUDA_FAULTS, *TRITON_FAULTS, *PALLAS_FAULTS)
