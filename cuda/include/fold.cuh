@@ -8,6 +8,7 @@
 template <int THREADS, typename T>
 __device__ inline void fold_partials(const float* partials, T* out, int count, int cols, float* scratch)
 {
+    // --- dweight
     constexpr int WARPS = THREADS / 32;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (int first = blockIdx.x * 32; first < cols; first += gridDim.x * 32) {
