@@ -14,7 +14,7 @@ from typing import Iterable, Iterator, NamedTuple
 
 from pygments.lexers.c_cpp import CppLexer
 from pygments.lexers.python import PythonLexer
-from pygments.token import Comment, Name, Punctuation, Token
+from pygments.token import Comment, Name, Punctuation, String
 
 MARKER = re.compile(r"\s*(?://|#) --- (\S.*?)\s*")
 MEANT = re.compile(r"\s*(?://|#)\s*-{2,}(?!-)\s*\S.*")  # near enough to be meant as one
@@ -38,8 +38,8 @@ class Line(NamedTuple):
     @property
     def is_code(self) -> bool:
         """Whether something other than comments and closing brackets stands there."""
-        words = "".join(text for kind, text in self.tokens if kind not in Comment or kind in Comment.Preproc)
-        return bool(words.strip().strip("{}();"))
+        silent = lambda kind: kind in String.Doc or kind in Comment and kind not in Comment.Preproc
+        return bool("".join(text for kind, text in self.tokens if not silent(kind)).strip().strip("{}();"))
 
 
 class Excerpt(NamedTuple):
@@ -72,12 +72,17 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True)
 class Function:
-    """A function, or a method by its bare name; is_kernel: a CUDA ``__global__`` function."""
+    """A function, or a method by its bare name; is_kernel: a CUDA ``__global__`` function.
+
+    uses: what it names, in order: (file, function), or (None, name) for a method, in C++ for any function.
+    """
 
     path: str
     name: str
     is_kernel: bool
+    is_method: bool
     lines: tuple[Line, ...]
+    uses: tuple[tuple[str | None, str], ...]
 
     @cached_property
     def opening(self) -> tuple[Line, ...]:
@@ -100,11 +105,10 @@ class Function:
     def _markers(self) -> list[int]:
         return [i for i, line in enumerate(self.lines) if MARKER.fullmatch(line.text)]
 
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """Identifiers, in the order in which they first occur."""
-        found = (text for line in self.lines for kind, text in line.tokens if kind in Name)
-        return tuple(dict.fromkeys(part for text in found for part in text.split(".")))
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """Of all sections."""
+        return tuple(dict.fromkeys(step for section in self.sections for step in section.steps))
 
 
 @dataclass(frozen=True)
@@ -122,32 +126,27 @@ class Source:
     def code_lines(self) -> int:
         return sum(line.is_code for line in self.lines)
 
-    def outside(self) -> Iterator[tuple[Line, ...]]:
-        """Runs of lines that belong to no function with markers, the header left out."""
+    def outside(self) -> list[Line]:
+        """A CUDA file's lines below its header that belong to no function with markers."""
         inside = {line.number for f in self.functions if f.sections for line in f.lines}
-        skipped = 0 if self.tree else next((i for i, line in enumerate(self.lines) if not _comment(line)), 0)
-        run = []
-        for line in self.lines[skipped:]:
-            if line.number not in inside:
-                run.append(line)
-            elif run:
-                yield tuple(run)
-                run = []
-        yield tuple(run)
+        header = next((line.number for line in self.lines if not line.text.startswith("//")), 0)
+        return [line for line in self.lines if line.number > header and line.number not in inside]
 
 
-def _comment(line: Line) -> bool:
-    return line.text.startswith("//")
-
-
-def trimmed(lines: Iterable[Line]) -> tuple[Line, ...]:
-    """Without blank lines at either end."""
-    lines = list(lines)
-    while lines and not lines[-1].text.strip():
-        lines.pop()
-    while lines and not lines[0].text.strip():
-        lines.pop(0)
-    return tuple(lines)
+def excerpts(path: str, lines: Iterable[Line]) -> Iterator[Excerpt]:
+    """Runs of lines that follow each other, without blank ones at their ends."""
+    run: list[Line] = []
+    for line in [*lines, None]:
+        if run and (line is None or line.number != run[-1].number + 1):
+            while run and not run[-1].text.strip():
+                run.pop()
+            while run and not run[0].text.strip():
+                run.pop(0)
+            if run:
+                yield Excerpt(path, tuple(run))
+            run = []
+        if line is not None:
+            run.append(line)
 
 
 class Tree:
@@ -183,23 +182,24 @@ class Tree:
                 tree = ast.parse(text)
             except SyntaxError as error:
                 raise Bad(f"{path}:{error.lineno}: {error.msg}") from None
-            functions = tuple(_python_functions(path, tree, lines))
+            functions = tuple(_python_functions(path, tree, lines, self._imported(path, tree)))
             header = _header((ast.get_docstring(tree) or "").splitlines())
-            return Source(path, lines, header, functions, tuple(self._imported(path, tree).values()), tree)
+            return Source(path, lines, header, functions, tuple(file for file, _ in self._imported(path, tree).values()), tree)
         header = _header(line.text[2:].removeprefix(" ") for line in lines if line.text.startswith("//"))
         return Source(path, lines, header, tuple(_cpp_functions(path, lines)), tuple(self._included(path, text)))
 
-    def _imported(self, path: str, tree: ast.Module) -> dict[str, str]:
-        """Modules of the same package that it imports, by the name they go by: ``import``, or of what comes from them."""
+    def _imported(self, path: str, tree: ast.Module) -> dict[str, tuple[str, str | None]]:
+        """What it imports from its own package, by the name it goes by there: the file, and the name in it if it is no
+        module."""
         package, found = path.split("/")[0], {}
         for node in tree.body:
             if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == package:
                 for alias in node.names:
-                    for module in (f"{node.module}.{alias.name}", node.module):
+                    here = alias.asname or alias.name
+                    for module, name in ((f"{node.module}.{alias.name}", None), (node.module, alias.name)):
                         file = module.replace(".", "/") + ".py"
-                        if self.has(file):
-                            found[alias.asname or alias.name] = file
-                            break
+                        if here not in found and self.has(file):
+                            found[here] = file, name
         return found
 
     def _included(self, path: str, text: str) -> Iterator[str]:
@@ -245,7 +245,7 @@ class Tree:
             case ast.Name(name) if (value := _assigned(tree, name)) is not None:
                 return self._items(path, value)
             case ast.Attribute(ast.Name(module), name) if module in (near := self._imported(path, tree)):
-                return self._items(near[module], ast.Name(name))
+                return self._items(near[module][0], ast.Name(name))
         return [node]
 
 
@@ -288,11 +288,35 @@ def _header(lines: Iterable[str]) -> dict[str, str]:
     return {name: " ".join(found[name]) for name in PARTS if name in found}
 
 
-def _python_functions(path: str, tree: ast.Module, lines: tuple[Line, ...]) -> Iterator[Function]:
-    bodies = [tree.body, *(node.body for node in tree.body if isinstance(node, ast.ClassDef))]
-    for node in sorted((n for body in bodies for n in body if isinstance(n, ast.FunctionDef)), key=lambda n: n.lineno):
-        first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-        yield Function(path, node.name, False, lines[first - 1 : node.end_lineno])
+def _python_functions(path, tree: ast.Module, lines, imported) -> Iterator[Function]:
+    own = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    for owner in (tree, *classes):
+        for node in owner.body:
+            if isinstance(node, ast.FunctionDef):
+                first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+                uses = tuple(dict.fromkeys(_uses(path, node, own, imported)))
+                yield Function(path, node.name, False, owner is not tree, lines[first - 1 : node.end_lineno], uses)
+
+
+def _uses(path: str, function: ast.FunctionDef, own: set[str], imported: dict) -> Iterator[tuple[str | None, str]]:
+    nodes = sorted(
+        (node for node in ast.walk(function) if isinstance(node, (ast.Name, ast.Attribute))),
+        key=lambda node: (node.end_lineno, node.end_col_offset),
+    )
+    bound = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    bound |= {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
+    bound |= {node.name for node in ast.walk(function) if isinstance(node, ast.FunctionDef) and node is not function}
+    for node in nodes:
+        match node:
+            case ast.Name(name) if name in own - bound:
+                yield path, name
+            case ast.Name(name) if name in imported and imported[name][1]:
+                yield imported[name]
+            case ast.Attribute(ast.Name(module), name) if module in imported and not imported[module][1]:
+                yield imported[module][0], name
+            case ast.Attribute(_, name):
+                yield None, name
 
 
 def _cpp_functions(path: str, lines: tuple[Line, ...]) -> Iterator[Function]:
@@ -323,7 +347,10 @@ def _cpp_functions(path: str, lines: tuple[Line, ...]) -> Iterator[Function]:
                     what, _ = opened.pop()
                     if what == "function":
                         name = _name(head)
-                        yield Function(path, name, "__global__" in head, lines[begin - 1 : line.number])
+                        body = lines[begin - 1 : line.number]
+                        names = (text for line in body for kind, text in line.tokens if kind in Name)
+                        uses = tuple(dict.fromkeys((None, text) for text in names))
+                        yield Function(path, name, "__global__" in head, bool(opened), body, uses)
                     if all(w == "struct" for w, _ in opened) and what != "block":
                         begin, head, ended = None, [], line.number
                 elif char == ";" and outer:
