@@ -99,7 +99,9 @@ def nearest(what: str, name: str, accepted: Iterable[str]) -> Bad:
     """The error for a name that there is not."""
     accepted = list(accepted)
     near = difflib.get_close_matches(name, accepted, 3, 0.4)
-    return Bad(f"{what} is {name!r}; " + (f"near it: {', '.join(near)}" if near else f"accepted: {', '.join(accepted)}"))
+    return Bad(
+        f"{what} is {name!r}; " + (f"near it: {', '.join(near)}" if near else f"accepted: {', '.join(accepted)}")
+    )
 
 
 def load(tree: Tree, name: str) -> Operator:

@@ -184,7 +184,9 @@ class Tree:
                 raise Bad(f"{path}:{error.lineno}: {error.msg}") from None
             functions = tuple(_python_functions(path, tree, lines, self._imported(path, tree)))
             header = _header((ast.get_docstring(tree) or "").splitlines())
-            return Source(path, lines, header, functions, tuple(file for file, _ in self._imported(path, tree).values()), tree)
+            return Source(
+                path, lines, header, functions, tuple(file for file, _ in self._imported(path, tree).values()), tree
+            )
         header = _header(line.text[2:].removeprefix(" ") for line in lines if line.text.startswith("//"))
         return Source(path, lines, header, tuple(_cpp_functions(path, lines)), tuple(self._included(path, text)))
 
