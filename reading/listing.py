@@ -23,11 +23,16 @@ class Shown(NamedTuple):
 def shown(excerpt: Excerpt) -> list[Shown]:
     indents = [_indent(line.text) for line in excerpt.lines if line.text.strip() and not _at_margin(line)]
     common = min(indents, default=0)
-    lines = []
+    lines: list[Shown] = []
+    aligned, less = -1, 0
     for line in excerpt.lines:
-        cut = 0 if _at_margin(line) else common
-        indent = max(_indent(line.text) - cut, 0)
-        lines.append(Shown(line.number, indent, tuple(_tokens(line, cut))))
+        there = _indent(line.text)
+        if there != aligned:
+            # Lines that are aligned with a parenthesis far to the right would have no room in a column.
+            far = lines and there - common > lines[-1].indent + 12
+            aligned, less = (there, there - common - lines[-1].indent - 8) if far else (-1, 0)
+        cut = 0 if _at_margin(line) else common + less
+        lines.append(Shown(line.number, max(there - cut, 0), tuple(_tokens(line, cut))))
     return lines
 
 
@@ -41,10 +46,14 @@ def _at_margin(line: Line) -> bool:
 
 
 def _tokens(line: Line, cut: int) -> Iterator[tuple[str | None, str]]:
+    started = False
     for kind, text in line.tokens:
         dropped = min(cut, len(text))
         text, cut = text[dropped:], cut - dropped
+        if text.isspace() and started:
+            text = text[:2]  # comments below each other
         if text:
+            started = True
             yield _class(kind) if text.strip() else None, text
 
 

@@ -6,10 +6,10 @@ column, or one rung of it, has no such step it says why. Anything else that does
 
 import difflib
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Iterable, Iterator, Mapping, NamedTuple
 
-from reading.sources import Bad, Excerpt, Function, Line, Source, Tree, excerpts
+from reading.sources import Bad, Excerpt, Function, Line, Source, Tree, chapter, excerpts
 
 COLUMNS = {"numpy": "NumPy", "cuda": "CUDA", "triton": "Triton", "pallas": "Pallas"}
 NOTES = "reading/notes"
@@ -98,7 +98,10 @@ def names(tree: Tree) -> list[str]:
 def nearest(what: str, name: str, accepted: Iterable[str]) -> Bad:
     """The error for a name that there is not."""
     accepted = list(accepted)
-    near = difflib.get_close_matches(name, accepted, 3, 0.4)
+    alike = lambda other: (
+        len(set(name.split()) & set(other.split())) + difflib.SequenceMatcher(None, name, other).ratio()
+    )
+    near = [other for other in sorted(accepted, key=alike, reverse=True) if alike(other) > 0.5][:3]
     return Bad(
         f"{what} is {name!r}; " + (f"near it: {', '.join(near)}" if near else f"accepted: {', '.join(accepted)}")
     )
@@ -125,7 +128,7 @@ class _Loader:
                     {"module": str, "absent": dict, **dict.fromkeys(COLUMNS, dict)})  # fmt: skip
         for column in COLUMNS:
             self._check(f"[{column}] ", self.settings(column), {},
-                        {"function": str} if column == "numpy" else {"shown": str, "kernels": dict, "also": dict})  # fmt: skip
+                        {"function": str, "contract": str} if column == "numpy" else {"shown": str, "kernels": dict, "also": dict})  # fmt: skip
         for step in notes["step"]:
             self._check("[[step]] ", step, {"name": str, "note": str}, {"absent": dict})
         self.steps = tuple(Step(step["name"], step["note"], step.get("absent", {})) for step in notes["step"])
@@ -174,7 +177,8 @@ class _Loader:
         if column == "numpy":
             name = self.settings(column).get("function", "expect")
             rung = self._rung(column, name, "", [(self._main(column), [name])])
-            return Column(column, (rung,), name)
+            contract = chapter(self.tree.source(self._main(column)), self.settings(column).get("contract", "Contract"))
+            return Column(column, (replace(rung, header={"contract": contract}),), name)
         variants = self.tree.variants(self._main(column), self.name)
         own = self.settings(column)
         for table in ("kernels", "also"):

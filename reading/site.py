@@ -85,6 +85,11 @@ def figures(operator: Operator, results: Results) -> dict:
         "agreement": results.agreement(operator.name),
         "times": results.times(operator.name),
         "compiled": results.compiled(operator.name),
+        "line_counts": [
+            ((column.title, rung.name) if rung.summary else column.title, str(rung.code_lines), ", ".join(rung.files))
+            for column in operator.columns
+            for rung in column.rungs
+        ],
         "roofline": data,
         "drawing": data and Markup(roofline.draw(data, label)),
         "legend": [(Markup(mark), words) for mark, words in roofline.legend(data)] if data else [],

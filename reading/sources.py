@@ -274,6 +274,19 @@ def _lines(tokens) -> Iterator[Line]:
         yield Line(number, tuple(line))
 
 
+def chapter(source: Source, heading: str) -> str:
+    """Of a Python file's docstring what is set in under a line of these words."""
+    lines = iter((ast.get_docstring(source.tree) or "").splitlines())
+    if heading not in lines:
+        raise Bad(f"{source.path} has no {heading!r} in its docstring")
+    found = []
+    for line in lines:
+        if line and not line.startswith("    "):
+            break
+        found.append(line.strip() or "\n")
+    return " ".join(found).strip()
+
+
 def _header(lines: Iterable[str]) -> dict[str, str]:
     """The four parts: a line that begins with one's name, and those below that are set in as far as its words are."""
     found: dict[str, list[str]] = {}
