@@ -24,14 +24,16 @@ def shown(excerpt: Excerpt) -> list[Shown]:
     indents = [_indent(line.text) for line in excerpt.lines if line.text.strip() and not _at_margin(line)]
     common = min(indents, default=0)
     lines: list[Shown] = []
-    aligned, less = -1, 0
+    aligned, less, before = -1, 0, 0
     for line in excerpt.lines:
-        there = _indent(line.text)
-        if there != aligned:
-            # Lines that are aligned with a parenthesis far to the right would have no room in a column.
-            far = lines and there - common > lines[-1].indent + 12
-            aligned, less = (there, there - common - lines[-1].indent - 8) if far else (-1, 0)
-        cut = 0 if _at_margin(line) else common + less
+        there, cut = _indent(line.text), 0
+        if line.text.strip() and not _at_margin(line):
+            if there != aligned:
+                # Lines that are aligned with a parenthesis far to the right would have no room in a column.
+                far = lines and there - common > before + 12
+                aligned, less = (there, there - common - before - 8) if far else (-1, 0)
+            cut = common + less
+            before = there - cut
         lines.append(Shown(line.number, max(there - cut, 0), tuple(_tokens(line, cut))))
     return lines
 

@@ -245,8 +245,9 @@ class _Loader:
         found = []
         for file, lines in setup.items():
             found += excerpts(file, sorted(lines, key=lambda line: line.number))
+        used = [piece.excerpt.path for step in self.step_names for piece in pieces.get(step, ())]
         header = self.tree.source(files[0]).header
-        rung = Rung(column, name, summary, tuple(dict.fromkeys([*files, *setup])), header, tuple(found),
+        rung = Rung(column, name, summary, tuple(dict.fromkeys([*files, *setup, *used])), header, tuple(found),
                     {step: tuple(there) for step, there in pieces.items()})  # fmt: skip
         for step in self.steps:
             reason = step.absent.get(rung.key) or step.absent.get(column)

@@ -9,6 +9,7 @@ from reading.results import Roofline
 WIDTH, HEIGHT = 640, 360
 LEFT, RIGHT, TOP, BOTTOM = 56, 16, 20, 44
 MARKS = {"cuda": "circle", "triton": "square", "pallas": "triangle"}
+BESIDE = {"other": -14, "cuda": -5, "triton": 4, "pallas": 13}  # by which marks of one intensity stand apart
 
 
 def draw(data: Roofline, label: str) -> str:
@@ -48,11 +49,8 @@ def draw(data: Roofline, label: str) -> str:
     at = f"{x(start):.1f} {y(start * peak) - 6:.1f}"
     parts.append(f'<text transform="translate({at}) rotate({-slope:.1f})">memory: {peak:.2f} TB/s</text>')
     for point in data.points:
-        if point.backend not in MARKS:
-            parts.append(_mark("other", x(point.intensity), y(point.tflop_s)))
-    for point in data.points:
-        if point.backend in MARKS:
-            parts.append(_mark(point.backend, x(point.intensity), y(point.tflop_s)))
+        backend = point.backend if point.backend in MARKS else "other"
+        parts.append(_mark(backend, x(point.intensity) + BESIDE[backend], y(point.tflop_s)))
     parts.append("</svg>")
     return "\n".join(parts)
 

@@ -150,6 +150,7 @@ __device__ inline void backward_rows(const SCALAR* __restrict__ dy, const SCALAR
             found[i] = i + 1 < LEAD ? found[i + 1] : next;
         }
 
+        // --- dweight
         if (turn % LongSum::CHAIN == LongSum::CHAIN - 1 || turn == turns - 1) {
             Sums* to = reinterpret_cast<Sums*>(
                 partials + (static_cast<long long>(turn / LongSum::CHAIN) * groups + group) * cols);
