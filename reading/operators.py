@@ -133,6 +133,12 @@ class _Loader:
             self._check("[[step]] ", step, {"name": str, "note": str}, {"absent": dict})
         self.steps = tuple(Step(step["name"], step["note"], step.get("absent", {})) for step in notes["step"])
         self.step_names = [step.name for step in self.steps]
+        missing = notes.get("absent", {})
+        self._check("[absent] ", missing, {}, dict.fromkeys(COLUMNS, str))
+        for table in (missing, *(step.absent for step in self.steps)):
+            for key, reason in table.items():
+                if not (isinstance(reason, str) and reason.strip()):
+                    raise Bad(f"{path}: absent has {key} without a reason; accepted: words")
         if twice := {name for name in self.step_names if self.step_names.count(name) > 1}:
             raise Bad(f"{path}: step {min(twice)!r} is there twice")
 
@@ -161,7 +167,7 @@ class _Loader:
                 columns.append(self._column(column))
             elif there:
                 raise Bad(f"{self.path} has {column} under [absent], and {self._main(column)} is there: take it away")
-        self._check_absent(columns, missing)
+        self._check_absent(columns)
         notes = self.notes
         return Operator(self.name, notes["title"], notes["formula"], notes["summary"], tuple(columns), missing,
                         self.steps, frozenset(self.markers))  # fmt: skip
@@ -280,11 +286,10 @@ class _Loader:
         for kernel in kernels:
             yield from visit(kernel)
 
-    def _check_absent(self, columns: list[Column], missing: Mapping[str, str]) -> None:
-        keys = {key for column in columns for key in (column.name, *(rung.key for rung in column.rungs))} | set(missing)
-        for where, table in [("[absent]", missing), *((f"absent of {s.name!r}", s.absent) for s in self.steps)]:
-            for key, reason in table.items():
-                if key not in (keys if table is not missing else COLUMNS):
-                    raise nearest(f"{self.path}: {where}", key, keys if table is not missing else COLUMNS)
-                if not (isinstance(reason, str) and reason.strip()):
-                    raise Bad(f"{self.path}: {where}: {key} has no reason")
+    def _check_absent(self, columns: list[Column]) -> None:
+        """Reasons are of columns and rungs that there are."""
+        accepted = [key for column in columns for key in (column.name, *(rung.key for rung in column.rungs))]
+        for step in self.steps:
+            for key in step.absent:
+                if key not in accepted:
+                    raise nearest(f"{self.path}: absent of {step.name!r}", key, accepted)

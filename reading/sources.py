@@ -165,14 +165,18 @@ class Tree:
             self._sources[path] = self._read(path)
         return self._sources[path]
 
+    @staticmethod
+    def lines(path: str, text: str) -> tuple[Line, ...]:
+        """The lines of a text, by the language of its path."""
+        return tuple(_lines((PythonLexer if path.endswith(".py") else CppLexer)(stripnl=False).get_tokens(text)))
+
     def _read(self, path: str) -> Source:
         try:
             text = (self.root / path).read_text()
         except (OSError, UnicodeDecodeError) as error:
             raise Bad(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        lines = self.lines(path, text)
         is_python = path.endswith(".py")
-        lexer = (PythonLexer if is_python else CppLexer)(stripnl=False)
-        lines = tuple(_lines(lexer.get_tokens(text)))
         for line in lines:
             if MEANT.fullmatch(line.text) and not MARKER.fullmatch(line.text):
                 sign = "#" if is_python else "//"
