@@ -207,10 +207,11 @@ class _Loader:
         return Column(column, tuple(rungs), shown)
 
     def _file(self, column: str, kernel: str, variant: str) -> str:
-        """The module of this operator that has the kernel: its own, or that of its name."""
-        for file in dict.fromkeys([f"{column}_impl/{self.name}.py", self._main(column)]):
-            if self.tree.has(file) and any(f.name == kernel for f in self.tree.source(file).functions):
-                return file
+        """The module that has the kernel: the one of the operator's name, or another one that its main one imports."""
+        around = {source.path: source for source in self.tree.around(self._main(column))}
+        for path in dict.fromkeys([f"{column}_impl/{self.name}.py", *around]):
+            if path in around and any(f.name == kernel for f in around[path].functions):
+                return path
         raise Bad(
             f"{self._main(column)} has no function {kernel} for its variant {variant}: "
             f"name its kernels in {self.path}, [{column}] kernels"
@@ -255,26 +256,29 @@ class _Loader:
         header = self.tree.source(files[0]).header
         rung = Rung(column, name, summary, tuple(dict.fromkeys([*files, *setup, *used])), header, tuple(found),
                     {step: tuple(there) for step, there in pieces.items()})  # fmt: skip
-        for step in self.steps:
-            reason = step.absent.get(rung.key) or step.absent.get(column)
-            if step.name not in pieces and not reason:
-                raise Bad(
-                    f"{files[0]}: {name} has no section {step.name!r}; mark it, or say why under its absent in {self.path}"
-                )
-            if step.name in pieces and reason:
-                raise Bad(f"{self.path}: step {step.name!r} is absent in {rung.key}, and {files[0]} has it")
+        self._check_steps(rung)
         return rung
+
+    def _check_steps(self, rung: Rung) -> None:
+        """A step is there, or there is a reason why not."""
+        for step in self.steps:
+            reason = step.absent.get(rung.key) or step.absent.get(rung.column)
+            where = f"{rung.files[0]}: {rung.name}"
+            if step.name not in rung.pieces and not reason:
+                raise Bad(f"{where} has no section {step.name!r}; mark it, or say why under its absent in {self.path}")
+            if step.name in rung.pieces and reason:
+                raise Bad(f"{self.path}: step {step.name!r} is absent in {rung.key}, and {rung.files[0]} has it")
 
     def _reached(self, files: list[str], kernels: list[Function]) -> Iterator[Function]:
         """The kernels and what they use, each before what it uses itself."""
         around: dict[str, Source] = {s.path: s for file in files for s in self.tree.around(file)}
         everything = [f for source in around.values() for f in source.functions]
-        seen: set[int] = set()
+        seen: set[Function] = set()
 
         def visit(function: Function) -> Iterator[Function]:
-            if id(function) in seen:
+            if function in seen:
                 return
-            seen.add(id(function))
+            seen.add(function)
             yield function
             for file, name in function.uses:
                 for other in everything:

@@ -12,8 +12,20 @@ from reading.sources import Bad
 FOLDER = "bench/results"
 SCHEMA = 1
 # What tells the kinds of rows apart.
-AGREEMENT = {"backend", "variant", "role", "dtype", "where", "verdict", "error_over_bound"}
-COMPILED = {"backend", "variant", "case", "arch", "verdict", "registers", "spill_bytes", "instructions"}
+AGREEMENT = {"case", "backend", "variant", "role", "dtype", "where", "verdict", "error_over_bound"}
+COMPILED = {
+    "case",
+    "backend",
+    "variant",
+    "arch",
+    "reason",
+    "registers",
+    "spill_bytes",
+    "static_shared_bytes",
+    "dynamic_shared_bytes",
+    "instructions",
+    "occupancy",
+}
 TIMED = {
     "backend",
     "variant",

@@ -70,7 +70,7 @@ class Section(NamedTuple):
     lines: tuple[Line, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Function:
     """A function, or a method by its bare name; is_kernel: a CUDA ``__global__`` function.
 
@@ -122,14 +122,10 @@ class Source:
     near: tuple[str, ...]  # files of the tree that it includes or imports
     tree: ast.Module | None = field(default=None, repr=False)
 
-    @property
-    def code_lines(self) -> int:
-        return sum(line.is_code for line in self.lines)
-
     def outside(self) -> list[Line]:
         """A CUDA file's lines below its header that belong to no function with markers."""
         inside = {line.number for f in self.functions if f.sections for line in f.lines}
-        header = next((line.number for line in self.lines if not line.text.startswith("//")), 0)
+        header = next((i for i, line in enumerate(self.lines) if not line.text.startswith("//")), 0)
         return [line for line in self.lines if line.number > header and line.number not in inside]
 
 

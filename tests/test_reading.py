@@ -148,7 +148,7 @@ def test_sections_of_cuda(tmp_path):
     assert section_lines(source, "sum") == [(("add",), [13, 14, 15])]
     assert section_lines(source, "kernel") == [(("load", "add"), [22, 23, 24]), (("store",), [26, 27])]
     assert source.functions[0].lines[0].text.strip() == "// Of both."
-    assert [line.number for line in source.outside()] == [7, 8, 16]
+    assert [line.number for line in source.outside()] == [6, 7, 8, 16]
 
 
 def test_a_local_name_is_no_helper_of_that_name(tmp_path):
