@@ -199,6 +199,7 @@ class Block(NamedTuple):
 
     def along_keys(self, me, take):
         """``take(step, carry, masked)`` for all tiles."""
+        # --- tiles of keys
         carry = lax.fori_loop(0, self.whole, functools.partial(take, masked=False), self.empty())
         return lax.fori_loop(self.whole, self.steps, functools.partial(take, masked=True), carry)
 

@@ -345,6 +345,7 @@ class Ring(NamedTuple):
 
     def fetch(self, i) -> None:
         """Start the copies of the i-th part."""
+        # --- load the row
         me, (slot, row, lines) = lax.axis_index("warpgroup"), self._place(i)
         filled = self.filled.at[slot * self.slots.shape[1] + me]
         for k, source in enumerate(self.sources):

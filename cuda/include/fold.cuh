@@ -9,6 +9,7 @@
 template <int THREADS, typename T>
 __device__ inline void fold_partials(const float* partials, T* out, int count, int cols, float* scratch)
 {
+    // --- dweight
     const int width = cols <= 8 * gridDim.x ? 8 : cols <= 16 * gridDim.x ? 16 : 32;
     const int parts = THREADS / width, lane = threadIdx.x % width, part = threadIdx.x / width;
     for (int first = blockIdx.x * width; first < cols; first += gridDim.x * width) {
