@@ -59,6 +59,11 @@ CHOICES = {
         "persistent": "triton_impl.matmul:persistent_tile",
         "persistent_tf32": "triton_impl.matmul:persistent_tile",
     },
+    ("triton", "attention"): {
+        "online": "triton_impl.attention:online_tile",
+        "descriptors": "triton_impl.attention:descriptors_tile",
+        "persistent": "triton_impl.attention:persistent_tile",
+    },
     ("pallas", "softmax"): dict.fromkeys(("two_reads", "one_read", "prefetched"), "pallas_impl.rows:configure"),
     ("pallas", "rmsnorm"): dict.fromkeys(("two_reads", "one_read", "prefetched"), "pallas_impl.rows:configure"),
     ("pallas", "matmul"): dict.fromkeys(
@@ -67,6 +72,7 @@ CHOICES = {
     ("pallas", "rmsnorm_backward"): dict.fromkeys(
         ("two_reads", "one_read", "prefetched"), "pallas_impl.rmsnorm_backward:configure"
     ),
+    ("pallas", "attention"): dict.fromkeys(("pipelined", "specialised"), "pallas_impl.attention:configure"),
 }
 
 GAIN = 0.005  # less than this is no gain
