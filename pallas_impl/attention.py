@@ -43,9 +43,8 @@ PIECE = 8  # rows of what TMA copies swizzled
 FETCHING, COMPUTING = 40, 232
 
 ROW = plgpu.Layout.WGMMA.reduce(1)  # a number for each query
-PARAMETERS = plgpu.CompilerParams(
-    unsafe_no_auto_barriers=True, approx_math=True, reduction_scratch_bytes=0
-)  # 2^x in one instruction
+# 2^x in one instruction.
+PARAMETERS = plgpu.CompilerParams(unsafe_no_auto_barriers=True, approx_math=True, reduction_scratch_bytes=0)
 
 
 @dataclass(frozen=True)
@@ -89,13 +88,13 @@ def configure(kernel: str, head_dim: int, sequence: int, causal: bool, most: int
 
 
 class Block(NamedTuple):
-    """A block's arrays and shared memory; lse and its slot are None where it is not asked for."""
+    """A block's arrays and shared memory, and its place."""
 
     q: object
     k: object
     v: object
     out: object
-    lse: object
+    lse: object  # None where it is not asked for
     own: object  # (consumers, QUERIES, head_dim): the queries, and in their place out
     keys: object  # (stages, keys, head_dim)
     values: object
@@ -111,9 +110,8 @@ class Block(NamedTuple):
 
     def rows(self, ref, start, count: int):
         """So many rows of this block's head."""
-        return ref.at[self.batch, self.head, pl.ds(start, count)] if self.problem.layout == "bhsd" else ref.at[
-            self.batch, pl.ds(start, count), self.head
-        ]  # fmt: skip
+        rows = pl.ds(start, count)
+        return ref.at[(self.batch, self.head, rows) if self.problem.layout == "bhsd" else (self.batch, rows, self.head)]
 
     @property
     def whole(self):
@@ -303,20 +301,16 @@ def _launch(q, k, v, out, lse, problem: Problem, config: Config, interpret) -> N
     slots = lambda *shape: plgpu.SMEM((*shape, problem.head_dim), dtype, transforms=swizzled)
     barriers = lambda count, arrivals=1: plgpu.Barrier(num_arrivals=arrivals, num_barriers=count)
     scratch = [slots(consumers, QUERIES), slots(stages, config.keys), slots(stages, config.keys)]
-    scratch += [plgpu.SMEM((consumers, QUERIES), jnp.float32)] if lse is not None else []
-    scratch += [barriers(consumers), barriers(stages), barriers(stages)]
+    scratch += [plgpu.SMEM((consumers, QUERIES), jnp.float32), barriers(consumers), barriers(stages), barriers(stages)]
     kernel, threads = _pipelined, consumers
     if config.kernel == "specialised":
         kernel, threads = _specialised, consumers + 1
         scratch += [barriers(stages, consumers), barriers(stages, consumers), plgpu.Barrier(num_arrivals=consumers)]
 
-    def body(q, k, v, out, *refs):
-        refs = list(refs)
-        lse_ref = refs.pop(0) if lse is not None else None
-        if lse is None:
-            refs.insert(3, None)
+    def body(*refs):
+        arrays, refs = (refs[:5], refs[5:]) if lse is not None else ((*refs[:4], None), refs[4:])
         place = _place(lax.axis_index("block"), problem, config)
-        kernel(Block(q, k, v, out, lse_ref, *refs[:7], problem, config, *place), *refs[7:])
+        kernel(Block(*arrays, *refs[:7], problem, config, *place), *refs[7:])
 
     plgpu.kernel(
         body,
@@ -334,19 +328,18 @@ def _launch(q, k, v, out, lse, problem: Problem, config: Config, interpret) -> N
 def _run(q, k, v, refs, problem: Problem, config: Config, interpret) -> None:
     """Write refs, out[, lse]."""
     missing, axis = -problem.sequence % PIECE, problem.layout.index("s")
+    several = len(refs) > 1
     if missing == 0:
-        _launch(q, k, v, *refs, *[None] * (2 - len(refs)), problem, config, interpret)
+        _launch(q, k, v, refs[0], refs[1] if several else None, problem, config, interpret)
         return
-    end = lambda axis, ndim, value: [(0, value if i == axis else 0) for i in range(ndim)]
-    q, k, v = (jnp.pad(array, end(axis, 4, missing)) for array in (q, k, v))
-    axes = (axis, 2)
-    wide = [
-        jax.empty_ref(jax.ShapeDtypeStruct([n + missing * (i == own) for i, n in enumerate(ref.shape)], ref.dtype))
-        for ref, own in zip(refs, axes)
-    ]
-    _launch(q, k, v, *wide, *[None] * (2 - len(refs)), problem, config, interpret)
-    for ref, own, padded in zip(refs, axes, wide):
-        ref[...] = lax.slice_in_dim(jax.freeze(padded), 0, problem.sequence, axis=own)
+    longer = lambda array, axis: jnp.pad(array, [(0, missing * (i == axis)) for i in range(array.ndim)])
+    axes = (axis, 2)  # of the sequence, in out and in lse
+    shapes = [jax.eval_shape(lambda: longer(jnp.zeros(ref.shape, ref.dtype), own)) for ref, own in zip(refs, axes)]
+    padded = [jax.empty_ref(shape) for shape in shapes]
+    given = [longer(array, axis) for array in (q, k, v)]
+    _launch(*given, padded[0], padded[1] if several else None, problem, config, interpret)
+    for ref, own, wide in zip(refs, axes, padded):
+        ref[...] = lax.slice_in_dim(jax.freeze(wide), 0, problem.sequence, axis=own)
 
 
 @functools.partial(jax.jit, static_argnames=("specs", "problem", "config", "interpret"))
