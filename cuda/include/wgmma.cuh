@@ -20,15 +20,22 @@ __device__ inline void wgmma_wait()
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-// The same; the compiler reads no sum of d before.
-template <int PENDING, int N>
-__device__ inline void wgmma_wait(float (&d)[N])
+// Keeps the compiler from computing d, or reading it, on the other side of this line, where products start or are waited for.
+template <int N>
+__device__ inline void wgmma_keep(float (&d)[N])
 {
-    wgmma_wait<PENDING>();
 #pragma unroll
     for (int i = 0; i < N; ++i) {
         asm volatile("" : "+f"(d[i])::"memory");
     }
+}
+
+// Waits, and then for sums d.
+template <int PENDING, int N>
+__device__ inline void wgmma_wait(float (&d)[N])
+{
+    wgmma_wait<PENDING>();
+    wgmma_keep(d);
 }
 
 // wgmma<A_K_MAJOR, B_K_MAJOR>(T(), d, a, b, add) for T __half, __nv_bfloat16 and float, which is cut to TF32 and has to be

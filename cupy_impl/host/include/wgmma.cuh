@@ -87,6 +87,11 @@ void wgmma_wait()
     }
 }
 
+template <int N>
+void wgmma_keep(float (&)[N])
+{
+}
+
 template <int PENDING, int N>
 void wgmma_wait(float (&)[N])
 {
