@@ -62,7 +62,9 @@ class TensorMap:
         if width != 128 or not 1 <= self.box[1] <= 256:
             raise ValueError(f"a box of {self.array} is {self.box}; accepted: 128 bytes by up to 256 rows")
         if len(self.dims) not in (2, 4) or len(self.pitches) != len(self.dims) - 1:
-            raise ValueError(f"{self.array} has {self.dims} elements; accepted: two or four axes, a pitch for all but one")
+            raise ValueError(
+                f"{self.array} has {self.dims} elements; accepted: two or four axes, a pitch for all but one"
+            )
         pitches = any(pitch % 16 or not 0 < pitch < 1 << 40 for pitch in self.pitches)
         if pitches or min(self.dims) < 1 or max(self.dims) > 1 << 32:
             raise ValueError(

@@ -209,7 +209,9 @@ def test_tensor_maps_refuse_what_the_driver_would():
         {"dims": (64, 64, 2, 1), "pitches": (128, 8192)},
     ):
         with pytest.raises(ValueError, match="accepted: "):
-            TensorMap(**{"array": "a", "dtype": "bfloat16", "dims": (64, 64), "pitches": (128,), "box": (64, 64)} | wrong)
+            TensorMap(
+                **{"array": "a", "dtype": "bfloat16", "dims": (64, 64), "pitches": (128,), "box": (64, 64)} | wrong
+            )
 
 
 @pytest.mark.parametrize("shape", [shape for shape in BENCH if math.prod(shape) < 2**34])

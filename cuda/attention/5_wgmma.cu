@@ -44,6 +44,7 @@ void attention(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
         }
         mbarrier_wait(queries.full, 0);
         Consumer warpgroup(ring, turn, consumer, scale);
+        warpgroup.start(own);
         warpgroup.attend(work, own, sequence);
         warpgroup.store(work, own, out, lse, heads, sequence);
         tma_store_wait<0>();

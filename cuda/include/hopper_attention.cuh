@@ -220,20 +220,24 @@ struct Consumer {
         round();
     }
 
-    // All tiles of a work: sums and states.
+    // Starts the first tile's scores.
+    __device__ void start(const unsigned char* queries)
+    {
+        // --- tiles of keys
+        wait();
+        start_scores(queries, turn.stage);
+    }
+
+    // From there on all tiles of a work: sums and states.
     __device__ void attend(const Work& work, const unsigned char* queries, int sequence)
     {
         // Tiles that the mask leaves whole come after those that it does not.
         const int seen_by_all = CAUSAL ? min(work.query + consumer * 64 + 1, sequence) : sequence;
         const int whole = seen_by_all / TILE_K;
 
-        // --- tiles of keys
         int tile = work.tiles - 1;
-        wait();
-        const int keys = take();
-        start_scores(queries, keys);
         wgmma_wait<0>(scores);
-        release(ring.empty + keys);
+        release(ring.empty + take());
         if (tile >= whole) {
             mask(work, tile, sequence);
         }
