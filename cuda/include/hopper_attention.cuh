@@ -50,7 +50,7 @@ __device__ inline void load_rows(unsigned char* place, const TensorMap& map, con
     }
 }
 
-// One thread loads what the consumers need, in the order in which they do: last tiles first, values a tile after their keys.
+// One thread loads what the consumers need, in the order in which they do: values a tile after their keys.
 __device__ inline void load_work(const Queries& queries, Turn<QUERY_STAGES>& query_turn, const Tiles& ring, Turn<STAGES>& turn,
                                  const TensorMap& q, const TensorMap& k, const TensorMap& v, const Work& work)
 {
@@ -65,12 +65,12 @@ __device__ inline void load_work(const Queries& queries, Turn<QUERY_STAGES>& que
         load_rows<TILE_K, TILE_K>(ring.stage(turn.stage), map, work, tile * TILE_K, ring.full + turn.stage);
         turn.next();
     };
-    load(k, work.tiles - 1);
-    for (int tile = work.tiles - 1; tile > 0; --tile) {
-        load(k, tile - 1);
-        load(v, tile);
+    load(k, 0);
+    for (int tile = 1; tile < work.tiles; ++tile) {
+        load(k, tile);
+        load(v, tile - 1);
     }
-    load(v, 0);
+    load(v, work.tiles - 1);
 }
 
 // This warp has read a stage.
@@ -191,17 +191,24 @@ struct Consumer {
         }
     }
 
-    // A tile's scores under the product of the one before, and its softmax under that one with the values.
+    // Lets the consumers start products one after the other.
+    __device__ void await_turn() const { named_barrier_sync(TURN_BARRIER + consumer, 2 * WARPGROUP); }
+    __device__ void end_turn() const
+    {
+        named_barrier_arrive(TURN_BARRIER + (consumer + 1) % CONSUMERS, 2 * WARPGROUP);
+    }
+
+    // A tile's scores, under them the product of the one before and the values, and under that this one's softmax.
     template <bool MASKED>
     __device__ void step(const Work& work, const unsigned char* queries, int tile, int sequence)
     {
         const int keys = take();
-        named_barrier_sync(TURN_BARRIER + consumer, 2 * WARPGROUP);
+        await_turn();
         start_scores(queries, keys);
         wait();
         const int values = take();
-        start_values(values, tile < work.tiles - 2);
-        named_barrier_arrive(TURN_BARRIER + (consumer + 1) % CONSUMERS, 2 * WARPGROUP);
+        start_values(values, tile > 1);
+        end_turn();
         wgmma_wait<1>(scores);
         release(ring.empty + keys);
         if constexpr (MASKED) {
@@ -210,7 +217,7 @@ struct Consumer {
         float factors[2];
         merge(factors);
         wgmma_keep(scores);
-        wait();
+        wait();  // here, since the compiler moves the next wait up to the last branch
         wgmma_wait<0>(sums);
         release(ring.empty + values);
 #pragma unroll
@@ -220,10 +227,25 @@ struct Consumer {
         round();
     }
 
+    // Passes on a stage that the others read.
+    __device__ void pass()
+    {
+        wait();
+        release(ring.empty + take());
+    }
+
+    // The last tile's values.
+    __device__ void finish(bool add)
+    {
+        wait();
+        start_values(turn.stage, add);
+        wgmma_wait<0>(sums);
+        release(ring.empty + take());
+    }
+
     // Starts the first tile's scores.
     __device__ void start(const unsigned char* queries)
     {
-        // --- tiles of keys
         wait();
         start_scores(queries, turn.stage);
     }
@@ -231,32 +253,48 @@ struct Consumer {
     // From there on all tiles of a work: sums and states.
     __device__ void attend(const Work& work, const unsigned char* queries, int sequence)
     {
-        // Tiles that the mask leaves whole come after those that it does not.
-        const int seen_by_all = CAUSAL ? min(work.query + consumer * 64 + 1, sequence) : sequence;
-        const int whole = seen_by_all / TILE_K;
+        // The tiles that the mask leaves whole come first, then others; those after `own` are hidden from this warpgroup.
+        const int query = work.query + consumer * 64;
+        const int whole = (CAUSAL ? min(query + 1, sequence) : sequence) / TILE_K;
+        const int own = query >= sequence ? 0 : CAUSAL ? (min(query + 64, sequence) + TILE_K - 1) / TILE_K : work.tiles;
 
-        int tile = work.tiles - 1;
+        // --- tiles of keys
         wgmma_wait<0>(scores);
         release(ring.empty + take());
-        if (tile >= whole) {
-            mask(work, tile, sequence);
+        if (own > 0) {
+            if (whole == 0) {
+                mask(work, 0, sequence);
+            }
+            float factors[2];
+            merge(factors);
+            round();
         }
-        float factors[2];
-        merge(factors);
-        round();
         wait();
+        int tile = 1;
 #pragma unroll 1
-        for (--tile; tile >= whole; --tile) {
+        for (; tile < whole; ++tile) {
+            step<false>(work, queries, tile, sequence);
+        }
+#pragma unroll 1
+        for (; tile < own; ++tile) {
             step<true>(work, queries, tile, sequence);
         }
 #pragma unroll 1
-        for (; tile >= 0; --tile) {
-            step<false>(work, queries, tile, sequence);
+        for (; tile < work.tiles; ++tile) {
+            await_turn();
+            end_turn();
+            pass();
+            if (tile == own) {
+                finish(own > 1);
+            } else {
+                pass();
+            }
         }
-        const int values = take();
-        start_values(values, work.tiles > 1);
-        wgmma_wait<0>(sums);
-        release(ring.empty + values);
+        if (tile == own) {
+            finish(own > 1);
+        } else {
+            pass();
+        }
     }
 
     // Divides and stores: out by TMA from the queries' place, a warp's 16 rows in columns, and the log-sum-exp.
