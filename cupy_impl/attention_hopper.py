@@ -27,6 +27,7 @@ WARPGROUP_ROWS = 64  # of queries
 COLUMN = 64  # elements of head_dim in the swizzle's 128 bytes
 STORED_ROWS = 16  # of out, that a warp stores at once
 L2 = 32 << 20  # bytes of keys and values that stay in L2 while others pass
+DEALT = 64  # works of a block from which on blocks come to about the same anyway
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,32 @@ def plan(
     )
 
 
+def tiles_of_blocks(config: Config, sequence: int, heads: int, group: int, blocks: int) -> np.ndarray:
+    """How many tiles of keys each block comes to, (blocks,), where rung 6 deals causal works by groups of heads.
+
+    A work counts as one tile more, for its queries and its output.
+    """
+    rows = ceil_div(sequence, config.tile_q)
+    first, inside = np.divmod(np.arange(rows * heads), group * rows)
+    row = rows - 1 - inside // np.minimum(group, heads - first * group)
+    turn, block = np.divmod(inside, blocks)
+    block = np.where((first + turn) % 2 == 0, block, blocks - 1 - block)
+    tiles = -(-np.minimum((row + 1) * config.tile_q, sequence) // config.tile_k) + 1
+    return np.bincount(block, tiles, blocks)
+
+
+def heads_at_a_time(config: Config, sequence: int, heads: int, in_l2: int, blocks: int) -> int:
+    """Of how many heads, all batches' counted, rung 6 takes the works together, so that blocks come to equal numbers of tiles.
+
+    in_l2: of how many keys and values stay in L2.
+    """
+    rows, most = ceil_div(sequence, config.tile_q), min(in_l2, heads)
+    groups = sorted({min(max(1, rounds * blocks // rows), most) for rounds in range(1, 9)})  # about whole rounds
+    if heads * rows > DEALT * blocks:
+        return groups[-1]
+    return min(groups, key=lambda group: tiles_of_blocks(config, sequence, heads, group, blocks).max())
+
+
 @functools.lru_cache(1024)
 def _launches(
     config: Config,
@@ -124,9 +151,9 @@ def _launches(
     arguments = [*maps, "lse" if lse else NULL, scaled, np.int32(heads), np.int32(sequence)]
     blocks = ceil_div(sequence, config.tile_q) * all_heads
     if rung == "6_persistent":
-        defines["GROUP"] = max(1, L2 // (4 * sequence * head_dim)) if causal else 1
-        blocks = min(blocks, multiprocessors)
-        arguments.append(np.int32(all_heads))
+        blocks, in_l2 = min(blocks, multiprocessors), max(1, L2 // (4 * sequence * head_dim))
+        group = heads_at_a_time(config, sequence, all_heads, in_l2, blocks) if causal else all_heads
+        arguments += [np.int32(all_heads), np.int32(group)]
     return (
         Launch(
             kernel=Kernel(

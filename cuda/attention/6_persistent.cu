@@ -2,38 +2,50 @@
 // this one's output leaves.
 //
 // contract  reference/attention.py
-// mapping   as rung 5's, one block a multiprocessor. GROUP heads at a time, so many that their keys and values stay in L2,
-//           and of these the longest rows first, dealt to the blocks there and back in turn: all come to about the same
-//           number of tiles. Two places for queries, from where out leaves, too
-// traffic   as rung 5's; k and v once from memory, if GROUP of them fit in L2
+// mapping   as rung 5's, one block a multiprocessor. Works are dealt to the blocks in rounds, there and back in turn: causal ones
+//           by `group` heads at a time, whose keys and values stay in L2, the longest first, so that all blocks come to about
+//           the same number of tiles. There are two places for queries, from where out leaves, too
+// traffic   as rung 5's; k and v once from memory, if those of `group` heads fit in L2
 // limits    as rung 5's
 //
-// Defines: as in include/hopper_attention.cuh, and GROUP.
+// Defines: as in include/hopper_attention.cuh.
 
 constexpr int QUERY_STAGES = 2;
 
 #include "hopper_attention.cuh"
 
-// Of the works that this block takes the one in round `round`, counted over all.
-__device__ inline int dealt(int round)
-{
-    return round * gridDim.x + (round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
-}
+// Deals works, `rows` of each head, the heads counted over all batches. A group of heads starts with a new round.
+struct Dealer {
+    const int rows, heads, group, turns;  // turns: rounds of a group
+
+    __device__ Dealer(int rows, int heads, int group)
+        : rows(rows), heads(heads), group(group), turns((group * rows + gridDim.x - 1) / gridDim.x)
+    {
+    }
+    __device__ int rounds() const { return (heads + group - 1) / group * turns; }
+
+    // Whether this block has a work in a round: of which head, which row.
+    __device__ bool deal(int round, int& head, int& row) const
+    {
+        const int first = round / turns, turn = round % turns, width = min(group, heads - first * group);
+        const int inside = turn * gridDim.x + ((first + turn) % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
+        head = first * group + (CAUSAL ? inside % width : inside / rows);
+        row = CAUSAL ? rows - 1 - inside / width : inside % rows;
+        return inside < width * rows;
+    }
+};
 
 extern "C" __global__ __launch_bounds__((CONSUMERS + 1) * WARPGROUP, 1)
 void attention(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
                const __grid_constant__ TensorMap out, float* __restrict__ lse, float scale, int heads, int sequence,
-               int all_heads)
+               int all_heads, int group)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     const Tiles ring(memory + QUERY_STAGES * QUERY_BYTES, memory + QUERY_STAGES * QUERY_BYTES + STAGES * TILE_BYTES);
     const Queries queries(memory, ring.empty + STAGES);
-    const int rows = (sequence + TILE_Q - 1) / TILE_Q, works = rows * all_heads, consumer = warpgroup();
-    const auto work_at = [&](int index) {
-        const int group = index / (GROUP * rows), inside = index - group * GROUP * rows;
-        const int width = min(GROUP, all_heads - group * GROUP);
-        return Work(group * GROUP + inside % width, rows - 1 - inside / width, heads, sequence);
-    };
+    const Dealer dealer((sequence + TILE_Q - 1) / TILE_Q, all_heads, group);
+    const int rounds = dealer.rounds(), consumer = warpgroup();
+    int head, row;
     if (threadIdx.x == 0) {
         ring.init(4 * CONSUMERS);  // a warp's arrival each
         queries.init(4 * CONSUMERS);
@@ -45,8 +57,10 @@ void attention(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
     if (consumer == CONSUMERS) {
         registers_give<REGISTERS_LOADING>();
         if (threadIdx.x % WARPGROUP == 0) {
-            for (int round = 0, index; (index = dealt(round)) < works; ++round) {
-                load_work(queries, query_turn, ring, turn, q, k, v, work_at(index));
+            for (int round = 0; round < rounds; ++round) {
+                if (dealer.deal(round, head, row)) {
+                    load_work(queries, query_turn, ring, turn, q, k, v, Work(head, row, heads, sequence));
+                }
             }
         }
     } else {
@@ -54,19 +68,25 @@ void attention(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
         if (consumer == CONSUMERS - 1) {
             named_barrier_arrive(TURN_BARRIER, 2 * WARPGROUP);  // the first one's turn
         }
+        bool leaving = false;
 #pragma unroll 1
-        for (int round = 0, index; (index = dealt(round)) < works; ++round, query_turn.next()) {
-            const Work work = work_at(index);
+        for (int round = 0; round < rounds; ++round) {
+            if (!dealer.deal(round, head, row)) {
+                continue;
+            }
+            const Work work(head, row, heads, sequence);
             unsigned char* own = queries.stage(query_turn.stage) + consumer * OWN_BYTES;
             mbarrier_wait(queries.full + query_turn.stage, query_turn.parity);
             Consumer warpgroup(ring, turn, consumer, scale);
             warpgroup.start(own);
-            if (round > 0) {
+            if (leaving) {
                 tma_store_wait<0>();  // the work before has left its place
                 release(queries.empty + (query_turn.stage ^ 1));
             }
             warpgroup.attend(work, own, sequence);
             warpgroup.store(work, own, out, lse, heads, sequence);
+            leaving = true;
+            query_turn.next();
         }
         tma_store_wait<0>();
     }
