@@ -12,28 +12,8 @@
 
 constexpr int QUERY_STAGES = 2;
 
+#include "dealer.cuh"
 #include "hopper_attention.cuh"
-
-// Deals works, `rows` of each head, the heads counted over all batches. A group of heads starts with a new round.
-struct Dealer {
-    const int rows, heads, group, turns;  // turns: rounds of a group
-
-    __device__ Dealer(int rows, int heads, int group)
-        : rows(rows), heads(heads), group(group), turns((group * rows + gridDim.x - 1) / gridDim.x)
-    {
-    }
-    __device__ int rounds() const { return (heads + group - 1) / group * turns; }
-
-    // Whether this block has a work in a round: of which head, which row.
-    __device__ bool deal(int round, int& head, int& row) const
-    {
-        const int first = round / turns, turn = round % turns, width = min(group, heads - first * group);
-        const int inside = turn * gridDim.x + ((first + turn) % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
-        head = first * group + (CAUSAL ? inside % width : inside / rows);
-        row = CAUSAL ? rows - 1 - inside / width : inside % rows;
-        return inside < width * rows;
-    }
-};
 
 extern "C" __global__ __launch_bounds__((CONSUMERS + 1) * WARPGROUP, 1)
 void attention(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
@@ -43,7 +23,7 @@ void attention(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
     extern __shared__ __align__(1024) unsigned char memory[];
     const Tiles ring(memory + QUERY_STAGES * QUERY_BYTES, memory + QUERY_STAGES * QUERY_BYTES + STAGES * TILE_BYTES);
     const Queries queries(memory, ring.empty + STAGES);
-    const Dealer dealer((sequence + TILE_Q - 1) / TILE_Q, all_heads, group);
+    const Dealer<CAUSAL> dealer((sequence + TILE_Q - 1) / TILE_Q, all_heads, group);
     const int rounds = dealer.rounds(), consumer = warpgroup();
     int head, row;
     if (threadIdx.x == 0) {
