@@ -4,6 +4,7 @@ import argparse
 import importlib.util
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Sequence
 
@@ -187,13 +188,14 @@ def run(options: argparse.Namespace) -> int:
     for case in track(cases, lambda case: case.id):
         records += bench.run(case, tasks[case.id], options.baseline)
         keep()
-    for reason in bench.add_compiled(records):
-        print(f"no compile figures: {reason}", file=sys.stderr)
-    keep()
     bench.add_first_calls(records)
     keep()
-    if reason := bench.add_utilisation(records):
-        print(f"no utilisation: {reason}", file=sys.stderr)
+    with ThreadPoolExecutor(1) as pool:  # compiling needs no GPU
+        compiled = pool.submit(bench.add_compiled, records)
+        if reason := bench.add_utilisation(records):
+            print(f"no utilisation: {reason}", file=sys.stderr)
+        for reason in compiled.result():
+            print(f"no compile figures: {reason}", file=sys.stderr)
     keep()
     if options.csv:
         results.write_csv(options.csv, records)

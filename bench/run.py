@@ -3,6 +3,7 @@
 import functools
 import gc
 import itertools
+import os
 import statistics
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -254,12 +255,12 @@ class Bench:
         return [f"{row['backend']} {row['case']}: {row['reason']}" for row in absent]
 
     def add_first_calls(self, records: Sequence[dict]) -> None:
-        """Of every variant at the first case where it has a time; three processes at once."""
+        """Of every variant at the first case where it has a time; on half of the cores."""
         firsts = {}
         for record in records:
             if record["device_us"] is not None:
                 firsts.setdefault((record["operator"], record["backend"], record["variant"]), record)
-        with ThreadPoolExecutor(3) as pool:
+        with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:
             jobs = [
                 (record, pool.submit(first_call.seconds, record["backend"], record["variant"], record["case"]))
                 for record in firsts.values()

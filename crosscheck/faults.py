@@ -49,7 +49,7 @@ class Fault:
 
     name: in the words of a bug report. file: from the root. text: found there exactly once. by: what catches it,
     among the values of CATCHERS; anything else that fails, a typing error for one, is no catch. cases: ids that are
-    run. tiers: where it can show, ``"cpu"`` and ``"gpu"``.
+    run. tiers: where it can show, ``"cpu"`` and ``"gpu"``. variant: that runs them, by default the best.
     """
 
     backend: str
@@ -60,6 +60,12 @@ class Fault:
     by: tuple[str, ...]
     cases: tuple[str, ...]
     tiers: tuple[str, ...] = ("cpu", "gpu")
+    variant: str | None = None
+
+    @property
+    def owner(self) -> tuple[str, str | None]:
+        """What runs its cases: a backend and its variant."""
+        return self.backend, self.variant
 
 
 class StaleFault(ValueError):
@@ -95,8 +101,8 @@ def caught_by(rows: list[dict]) -> dict | None:
     return {"caught_by": by, "case": row["case"], "reason": row["reason"]}
 
 
-def run(fault: Fault | None, backend: str, cases: tuple[str, ...], tier: str, kernels: str) -> list[dict]:
-    """The rows of a backend on some cases, with a fault in its kernel or, for None, without.
+def run(fault: Fault | None, owner: tuple, cases: tuple[str, ...], tier: str, kernels: str) -> list[dict]:
+    """The rows of a ``Fault.owner`` on some cases, with a fault in its kernel or, for None, without.
 
     kernels: a directory for what is compiled, apart from the user's own cache.
     """
@@ -107,12 +113,14 @@ def run(fault: Fault | None, backend: str, cases: tuple[str, ...], tier: str, ke
         if fault:
             apply(fault, root)
         result = Path(scratch) / "rows.json"
+        backend, variant = owner
         command = [
             sys.executable,
             "-m",
             "crosscheck",
             "--backend",
             backend,
+            *(("--variant", variant) if variant else ()),
             "--case",
             *cases,
             "--device",
@@ -130,26 +138,26 @@ def run(fault: Fault | None, backend: str, cases: tuple[str, ...], tier: str, ke
         return json.loads(result.read_text())["rows"]
 
 
-def judge(operator: str, fault: Fault, tier: str, controls: dict[str, str | None], kernels: str) -> dict:
-    """A fault's row. controls: for each backend why it says nothing here without a fault, or None."""
+def judge(operator: str, fault: Fault, tier: str, controls: dict[tuple, str | None], kernels: str) -> dict:
+    """A fault's row. controls: for each owner why it says nothing here without a fault, or None."""
     row = {"operator": operator, "backend": fault.backend, "fault": fault.name, "file": fault.file}
     row |= {"verdict": "not run", "caught_by": None, "case": None, "reason": None}
     if tier not in fault.tiers:
         return row | {"reason": f"shows only on a {'GPU' if tier == 'cpu' else 'CPU'}"}
-    if reason := controls[fault.backend]:
+    if reason := controls[fault.owner]:
         return row | {"reason": reason}
-    caught = caught_by(run(fault, fault.backend, fault.cases, tier, kernels))
+    caught = caught_by(run(fault, fault.owner, fault.cases, tier, kernels))
     if caught is None:
         return row | {"verdict": "pass", "caught_by": "nothing"}
     return row | {"verdict": "fail" if caught["caught_by"] in fault.by else "pass"} | caught
 
 
-def control(backend: str, faults: list[Fault], tier: str, kernels: str) -> str | None:
-    """Why a backend's faults say nothing here: it cannot run, or fails the cases as it stands."""
+def control(owner: tuple, faults: list[Fault], tier: str, kernels: str) -> str | None:
+    """Why an owner's faults say nothing here: it cannot run, or fails the cases as it stands."""
     cases = tuple(dict.fromkeys(case for f in faults if tier in f.tiers for case in f.cases))
-    if reason := backends.find(backend).unavailable(tier):
+    if reason := backends.find(owner[0]).unavailable(tier):
         return reason
-    wrong = [row for row in run(None, backend, cases, tier, kernels) if row["verdict"] != "pass"] if cases else []
+    wrong = [row for row in run(None, owner, cases, tier, kernels) if row["verdict"] != "pass"] if cases else []
     return f"without a fault {wrong[0]['case']} is {wrong[0]['verdict']}: {wrong[0]['reason']}" if wrong else None
 
 
@@ -160,8 +168,8 @@ def check(operators: list[str], chosen: list[str], tier: str) -> list[dict]:
         rows = []
         for operator in operators:
             faults = [f for f in load(operator) if f.backend in chosen]
-            owners = list(dict.fromkeys(f.backend for f in faults))
-            reasons = pool.map(lambda b: control(b, [f for f in faults if f.backend == b], tier, kernels), owners)
+            owners = list(dict.fromkeys(f.owner for f in faults))
+            reasons = pool.map(lambda o: control(o, [f for f in faults if f.owner == o], tier, kernels), owners)
             controls = dict(zip(owners, reasons))
             rows += pool.map(lambda f: judge(operator, f, tier, controls, kernels), faults)
         return rows

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from cupy_impl import device, matmul_hopper
-from cupy_impl.launches import CXX_TYPES, Kernel, Launch
-from cupy_impl.matmul_hopper import FILLED, NULL
+from cupy_impl.launches import CXX_TYPES, NULL, Kernel, Launch
+from cupy_impl.matmul_hopper import FILLED
 from cupy_impl.rows import WARP, ceil_div
 from reference.contract import ArrayInfo, Unsupported, Variant, pick, row_major, scalar
 from reference.matmul import ACTIVATIONS, DTYPES, check

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cupy_impl.launches import CXX_TYPES, Kernel, Launch, TensorMap
+from cupy_impl.launches import CXX_TYPES, NULL, Kernel, Launch, TensorMap
 from cupy_impl.rows import MOST_CLUSTER, WARP, ceil_div, power_of_2_from, resident
 from reference.contract import ArrayInfo, Unsupported, Variant, row_major, scalar
 from reference.matmul import ACTIVATIONS
@@ -43,7 +43,6 @@ WARPGROUP = 128  # threads
 ROW_BYTES = 128  # of a stage's rows, the width of the swizzle
 BUFFER_ROWS = 16  # that a warp stages for a TMA store, ROW_BYTES of each
 FILLED = 0.7  # of the multiprocessors: the share that a choice of tiles has to keep busy
-NULL = np.uint64(0)  # in the place of an array that is not there
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from cupy_impl import device
-from cupy_impl.launches import CXX_TYPES, Kernel, Launch, Workspace
+from cupy_impl.launches import CXX_TYPES, NULL, Kernel, Launch, Workspace
 from cupy_impl.rows import (
     MOST_CLUSTER,
     MOST_THREADS,
@@ -51,8 +51,7 @@ VARIANTS = {
 VALUES = 32  # elements of a row that a thread holds
 RESIDENT_THREADS = 512  # of the backward rungs 2 and 3 on a multiprocessor, each with 128 registers
 SHARE = 128  # threads of a block that shares rows with others
-FOLD = 1024  # threads of fold.cu
-NULL = np.uint64(0)  # in the place of an array that is not there
+FOLD, FOLDED = 256, 8  # threads of fold.cu, and the columns they own
 
 
 def plan(
@@ -206,7 +205,7 @@ def _fold(weight: ArrayInfo, count: int, cols: int) -> Launch:
     """dweight (cols,) from partials (count, cols), zeros from none."""
     return Launch(
         kernel=Kernel("rmsnorm/fold.cu", "fold", (("WEIGHT", CXX_TYPES[weight.dtype]), ("BLOCK", str(FOLD)))),
-        grid=(ceil_div(cols, WARP), 1, 1),
+        grid=(ceil_div(cols, FOLDED), 1, 1),
         block=(FOLD, 1, 1),
         arguments=("partials" if count else NULL, "dweight", np.int32(count), np.int32(cols)),
     )

@@ -165,6 +165,7 @@ class Tiles(NamedTuple):
     def accumulate(self, me, first, acc, after) -> None:
         """All steps of a tile, the first of which is the block's first-th. ``after(i)``: its slot has been read."""
 
+        # --- multiply and accumulate
         @pl.loop(0, self.steps)
         def _(step):
             self.multiply(me, first + step, acc)
@@ -202,6 +203,7 @@ class Tiles(NamedTuple):
 
 def activate(z, activation: str | None):
     """f(z), float32."""
+    # --- activation
     if activation == "gelu":
         # z/2 erfc(-z / sqrt 2), in which nothing cancels below 0. Mosaic has no erf.
         x = jnp.abs(z) * np.float32(math.sqrt(0.5))

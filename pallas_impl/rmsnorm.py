@@ -1,11 +1,11 @@
 """RMSNorm, and its gradients by rmsnorm_backward.py: y = x rstd w, rstd[r] = 1 / sqrt(mean over c of x[r, c]^2 + eps).
 
 contract  reference/rmsnorm.py; ``out=`` takes a tuple of ``jax.Ref``
-mapping   forward: a warp a row up to 2048 columns, a warpgroup a row up to 16384; wider rows are split over the
-          warpgroups of a block. Where they are 4096 columns' multiples up to 32768, a block holds a row, one of 16 bits
-          as it lies in memory, or with a residual stays while they come and go by TMA
-traffic   forward: reads and writes rows x cols elements once, with a residual two of them; wider rows are read twice.
-          About 4 operations an element: memory decides
+mapping   forward: a warp a row up to 2048 columns, a warpgroup a row up to 16384, a block a row up to 32768, which it
+          holds in equal parts, one of 16 bits as it lies in memory. With a residual a block stays and rows of 4096
+          columns' multiples come and go by TMA. Otherwise, wider rows are split over a block's warpgroups in chunks
+traffic   forward: reads and writes rows x cols elements once, with a residual two of them; rows in chunks are read
+          twice. About 4 operations an element: memory decides
 limits    Hopper; widths that are odd, or not of 16 bytes, are loaded in smaller vectors; widths below one element a
           thread (32, or 128 with fewer than 4 rows) are padded by the wrapper, in small kernels more
 """
@@ -95,7 +95,8 @@ def _store(refs: Refs, row, start, tile, rstd, cut: Cut) -> None:
 
 def _registers(refs: Refs, *scratch, height: int, cols: int, eps: float, config: Config):
     """Rows that a warp, a warpgroup or a block holds: read once."""
-    cut, starts = config.cut, rows.own_starts(config.cut, config.warpgroups)
+    cut, again = config.cut, rows.own(config.cut, config.warpgroups).again
+    starts = rows.own_starts(cut, config.warpgroups)
     reduce = rows.reduction(cut, scratch) if scratch else lambda turn, tile, over, two: over(tile, axis=-1)
 
     def take(row):
@@ -104,7 +105,7 @@ def _registers(refs: Refs, *scratch, height: int, cols: int, eps: float, config:
         x = _rounded(refs, load(refs.x), refs.residual and load(refs.residual))
 
         # --- mean of the squares
-        once = [*x[:-1], rows.once(x[-1], cut.again, cut, 0.0)] if cut.again else x
+        once = [*x[:-1], rows.once(x[-1], again, cut, 0.0)] if again else x
         rstd = _rstd(_squares(once), 0, cols, eps, reduce)  # () or (TEAM,)
         _store_rstd(refs, row, rstd, config)
 
@@ -116,20 +117,25 @@ def _registers(refs: Refs, *scratch, height: int, cols: int, eps: float, config:
 
 def _packed(refs: Refs, *scratch, height: int, cols: int, eps: float, config: Config):
     """Rows of 16 bits that a block holds as they lie in memory, so that a multiprocessor has two."""
-    cut, starts, row = config.cut, rows.own_starts(config.cut, config.warpgroups), lax.axis_index("tile")
+    cut, again = config.cut, rows.own(config.cut, config.warpgroups).again
+    starts, row = rows.own_starts(cut, config.warpgroups), lax.axis_index("tile")
     # --- load the row
     x = [plgpu.load(rows.at(refs.x, row, start, cut), layout=cut.layout) for start in starts]  # (width,) each
 
     # --- mean of the squares
     squares = rows.full(0.0, cut)
-    for tile in x:
+    for n, tile in enumerate(x):
         value = rows.unpacked(tile, squares)
+        if again and n == len(x) - 1:
+            value = rows.once(value, again, cut, 0.0)
         squares += value * value
     rstd = _rstd(squares, 0, cols, eps, rows.reduction(cut, scratch))
     _store_rstd(refs, row, rstd, config)
 
-    for start, tile in zip(starts, x):
-        _store(refs, row, start, rows.unpacked(tile, rstd), rstd, cut)
+    for n, (start, tile) in enumerate(zip(starts, x)):
+        store = lambda: _store(refs, row, start, rows.unpacked(tile, rstd), rstd, cut)
+        # Always so. Beside an overlap more is unpacked at once, without branches, than 64 registers hold.
+        pl.when(jnp.logical_not(rstd < -1 - n))(store) if again else store()
 
 
 def _ring(refs: Refs, slots, filled, *scratch, height: int, cols: int, eps: float, config: Config):
@@ -311,9 +317,7 @@ def rmsnorm(
     check(info, other, eps, added, return_rstd, targets, platform="cpu" if interpret else "cuda")
     chosen = pick(VARIANTS["rmsnorm"], variant, info.dtype, arrays.arch(x, interpret))
     sources = 1 if residual is None else 2
-    config = rows.configure(
-        *x.shape, x.dtype.itemsize, chosen.name, rows.most_warpgroups(interpret), sources, packed=True
-    )
+    config = rows.configure(*x.shape, x.dtype.itemsize, chosen.name, rows.most_warpgroups(interpret), sources)
     if refs is None:
         specs = tuple((name, shape, dtype) for name, (shape, dtype) in wanted.items())
         results = _new(x, weight, residual, float(eps), specs, config, interpret)

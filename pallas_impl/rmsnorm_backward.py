@@ -40,7 +40,7 @@ VARIANTS = (
     ),
 )  # fmt: skip
 
-SHARED = 50_000  # bytes of shared memory for a warpgroup's ring
+SHARED = 25_000  # bytes of shared memory for a warpgroup's ring
 BARRIERS = 32  # the most that Mosaic has in one group
 HELD = 2  # tiles of a row in a warpgroup's registers, with their weight and sums of dweight
 TOTALS = 8  # sums of dweight of so many tiles: 64 elements a thread
@@ -79,7 +79,8 @@ def configure(height: int, cols: int, itemsize: int, variant: str, most: int = 4
         room = SHARED // (2 * cut.width * itemsize)
         tiles = 2 if own % 2 == 0 and room > BARRIERS // warpgroups else 1
         slots = min(room // tiles, BARRIERS // warpgroups)
-        blocks = min(height, rows.MULTIPROCESSORS * 4 // warpgroups)
+        # A row of one tile leaves registers for more, and has more need of them: a row a turn, each with its barriers.
+        blocks = min(height, rows.MULTIPROCESSORS * (6 if cols * itemsize <= 2048 else 4 // warpgroups))
         if own <= min(HELD, slots * tiles):
             return Config("ring", cut, warpgroups, blocks, tiles, slots)
         parts, slots = rows.fitted(own, 2 * cols * itemsize, rows.SHARED - rows.RESERVED, warpgroups)

@@ -96,17 +96,13 @@ class Config:
             check_ring(self.cut.cols, self.warpgroups, self.parts, self.slots, self.parts + 1)
 
 
-def configure(
-    height: int, cols: int, itemsize: int, variant: str, most: int, sources: int = 1, packed: bool = False
-) -> Config:
+def configure(height: int, cols: int, itemsize: int, variant: str, most: int, sources: int = 1) -> Config:
     """The configuration of softmax or RMSNorm for x (height, cols).
 
-    most: warpgroups a block can have. sources: arrays of that shape that are read, 2 with a residual. packed: whether the
-    operator has a kernel for 16-bit rows as they lie in memory.
+    most: warpgroups a block can have. sources: arrays of that shape that are read, 2 with a residual.
     """
     if variant == "prefetched" and WIDE_FROM <= cols <= WIDE_COLS:
-        in_registers = sources == 1 and (itemsize == 4 or packed)
-        if found := in_registers and _held(cols, itemsize, most) or _ring(cols, itemsize, most, sources):
+        if found := (_held if sources == 1 else _ring)(cols, itemsize, most):
             return found
     if variant != "two_reads":
         if cols <= TEAM_COLS and height >= TEAM:
@@ -121,22 +117,23 @@ def configure(
 
 
 def _held(cols: int, itemsize: int, most: int) -> Config | None:
-    """The configuration that holds a row in the registers of a block, where it is a multiple of its tiles."""
-    tiled = cut(cols, itemsize)
-    tiles, odd = divmod(cols, tiled.width)
-    room = HELD * 4 // itemsize * WARPGROUP // tiled.width
-    shared = [w for w in range(1, most + 1) if tiles % w == 0]
-    # An interpreter, which has 2, has no lack of registers.
-    warpgroups = next((w for w in shared if tiles // w <= room or most == w == 2), None)
-    return None if odd or warpgroups is None else Config("registers" if itemsize == 4 else "packed", tiled, warpgroups)
+    """The configuration that holds a row in the registers of a block, in equal parts, if one does."""
+    for warpgroups in range(1, most + 1):
+        part = cut(cols // warpgroups, itemsize)
+        # An interpreter, which has 2, has no lack of registers.
+        enough = len(part.starts) * part.width <= HELD * 4 // itemsize * WARPGROUP or most == warpgroups == 2
+        # In shorter vectors, 16 bits take more registers than two blocks leave.
+        if cols % warpgroups == 0 and enough and part.vector * itemsize == 16:
+            return Config("registers" if itemsize == 4 else "packed", part._replace(cols=cols), warpgroups)
+    return None
 
 
-def _ring(cols: int, itemsize: int, most: int, sources: int) -> Config | None:
-    """The configuration of a ring, where a row is a multiple of its tiles and fits: 64 elements a thread."""
+def _ring(cols: int, itemsize: int, most: int) -> Config | None:
+    """The configuration of a ring of two sources, where a row is a multiple of its tiles and fits."""
     wanted = next((w for w in (1, 2) if cols <= w * 64 * WARPGROUP), 4)
     warpgroups, at_once = min(wanted, most), 4 // wanted  # at once: blocks a multiprocessor
     tiles, odd = divmod(cols, warpgroups * TEAM * LINE)
-    parts, slots = fitted(tiles, sources * cols * itemsize, SHARED // at_once - RESERVED, warpgroups)
+    parts, slots = fitted(tiles, 2 * cols * itemsize, SHARED // at_once - RESERVED, warpgroups)
     if odd or slots <= parts:
         return None
     return Config("ring", cut(cols, itemsize), warpgroups, parts=parts, slots=slots, blocks=at_once * MULTIPROCESSORS)
@@ -175,18 +172,24 @@ def load(ref, row, start, cut: Cut):
     return plgpu.load(at(ref, row, start, cut), layout=cut.layout, optimized=not cut.team).astype(jnp.float32)
 
 
+def own(cut: Cut, warpgroups: int) -> Cut:
+    """A warpgroup's part of a row that so many share, cut as a row of its own."""
+    return cut._replace(cols=cut.cols // warpgroups)
+
+
 def own_starts(cut: Cut, warpgroups: int) -> list:
-    """Where this warpgroup's tiles of a row begin that so many share."""
+    """Where the tiles of this warpgroup's part begin."""
+    part = own(cut, warpgroups)
     if warpgroups == 1:
-        return cut.starts
-    tiles = cut.cols // cut.width // warpgroups
-    return [(lax.axis_index("warpgroup") * tiles + i) * cut.width for i in range(tiles)]
+        return part.starts
+    return [lax.axis_index("warpgroup") * part.cols + start for start in part.starts]
 
 
 def unpacked(tile, number):
     """A 16-bit tile as float32, once ``number`` is there, a float32 tile or scalar that is not below 0.
 
     The compiler does not know that. What it unpacks before it unpacks anew: to keep it would take twice the registers.
+    NaN is allowed where the whole row comes out NaN.
     """
     if number.ndim:
         zero = (lax.bitcast_convert_type(number, jnp.int32) >> 31).astype(jnp.int16)
@@ -342,6 +345,7 @@ class Ring(NamedTuple):
 
     def fetch(self, i) -> None:
         """Start the copies of the i-th part."""
+        # --- load the row
         me, (slot, row, lines) = lax.axis_index("warpgroup"), self._place(i)
         filled = self.filled.at[slot * self.slots.shape[1] + me]
         for k, source in enumerate(self.sources):

@@ -1,15 +1,16 @@
 """Softmax: out[r, c] = exp(x[r, c] - m[r]) / l[r], m the row's maximum, l the row's sum of those exponentials.
 
 contract  reference/softmax.py; ``out=`` takes a ``jax.Ref``
-mapping   a warp a row up to 2048 columns, a warpgroup a row up to 16384; wider rows are split over the warpgroups of a
-          block. Where they are 4096 columns' multiples up to 32768, a block holds a row of float32, or stays while 16-bit
-          ones come and go by TMA
-traffic   reads and writes rows x cols elements once; wider rows are read twice, the second time from L2 in part.
+mapping   a warp a row up to 2048 columns, a warpgroup a row up to 16384, a block a row up to 32768, which it holds in
+          equal parts, one of 16 bits as it lies in memory; otherwise, wider rows are split over the warpgroups of a
+          block in chunks
+traffic   reads and writes rows x cols elements once; rows in chunks are read twice, the second time from L2 in part.
           About 7 operations an element: memory decides
 limits    Hopper; widths that are odd, or not of 16 bytes, are loaded in smaller vectors; widths below one element a
           thread (32, or 128 with fewer than 4 rows) are padded by the wrapper, in two small kernels more
 """
 
+import dataclasses
 import functools
 import math
 
@@ -21,7 +22,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_impl import arrays, rows
 from pallas_impl.arrays import describe
-from pallas_impl.rows import Config, Cut, Ring
+from pallas_impl.rows import Config, Cut
 from reference.contract import Variant, pick
 from reference.softmax import DTYPES, check
 
@@ -29,17 +30,13 @@ VARIANTS = {
     "softmax": (
         Variant("two_reads", "the online form: maximum and sum together, then the row again", DTYPES, ("sm_90a",)),
         Variant("one_read", "rows up to 16384 columns stay in registers", DTYPES, ("sm_90a",), {"spill_bytes": 0}),
-        Variant(
-            "prefetched",
-            "wider ones in a block's registers, or by TMA, rows ahead",
-            DTYPES,
-            ("sm_90a",),
-            {"spill_bytes": 0},
-        ),
+        Variant("prefetched", "wider ones stay in a block's registers", DTYPES, ("sm_90a",), {"spill_bytes": 0}),
     )
 }
 
 LOG2E = math.log2(math.e)
+# 2^x in one instruction; results below float32's normal range are 0, which the contract allows.
+PARAMETERS = dataclasses.replace(rows.PARAMETERS, approx_math=True)
 
 
 def _exp(x):
@@ -64,14 +61,15 @@ def _scaled(x: list, cut: Cut, again: int, reduce):
 
 def _registers(x_ref, out_ref, *scratch, height: int, config: Config):
     """Rows that a warp, a warpgroup or a block holds: read once."""
-    cut, starts = config.cut, rows.own_starts(config.cut, config.warpgroups)
+    cut, again = config.cut, rows.own(config.cut, config.warpgroups).again
+    starts = rows.own_starts(cut, config.warpgroups)
     reduce = rows.reduction(cut, scratch)
 
     def take(row):
         # --- load the row
         x = [rows.load(x_ref, row, start, cut) for start in starts]  # (width,) or (TEAM, width) each
 
-        e, scale = _scaled(x, cut, cut.again, reduce)
+        e, scale = _scaled(x, cut, again, reduce)
 
         # --- divide and store
         for start, tile in zip(starts, e):
@@ -80,32 +78,34 @@ def _registers(x_ref, out_ref, *scratch, height: int, config: Config):
     rows.each_row(height, cut, take)
 
 
-def _ring(x_ref, out_ref, slots, filled, *scratch, height: int, config: Config):
-    """Rows that the warpgroups of a block hold together, while others come and go."""
-    block, blocks = lax.axis_index("block"), min(config.blocks, height)
-    count, row = pl.cdiv(height - block, blocks), lambda turn: block + turn * blocks
-    ring = Ring((x_ref,), slots, filled, config.parts, count, row)
-    reduce = rows.reduction(config.cut, scratch)
-    ring.start()
+def _packed(x_ref, out_ref, *scratch, height: int, config: Config):
+    """Rows of 16 bits that a block holds as they lie in memory, so that a multiprocessor has two."""
+    cut, again = config.cut, rows.own(config.cut, config.warpgroups).again
+    starts, row = rows.own_starts(cut, config.warpgroups), lax.axis_index("tile")
+    reduce = rows.reduction(cut, scratch)
+    # --- load the row
+    x = [plgpu.load(rows.at(x_ref, row, start, cut), layout=cut.layout) for start in starts]  # (width,) each
 
-    @pl.loop(0, count)
-    def _(turn):
-        parts = [turn * config.parts + part for part in range(config.parts)]
-        # --- load the row
-        x = []
-        for i in parts:
-            ring.wait(i)
-            x += [ring.load(i, tile) for tile in range(ring.tiles)]  # (TEAM, LINE) each
+    # --- maximum of the row
+    m = functools.reduce(jnp.maximum, x).astype(jnp.float32)
+    m = reduce(0, m, jnp.max, jnp.maximum)
 
-        e, scale = _scaled(x, config.cut, 0, reduce)
+    # --- exponentials and their sum
+    l = m - m  # 0, which the compiler cannot know, or NaN where the row's results are
+    for n, tile in enumerate(x):
+        e = _exp(rows.unpacked(tile, l) - m)
+        l += rows.once(e, again, cut, 0.0) if again and n == len(x) - 1 else e
+    l = reduce(1, l, jnp.sum, jnp.add)
 
-        # --- divide and store
-        for n, i in enumerate(parts):
-            for tile in range(ring.tiles):
-                ring.at(i, tile)[...] = (e[n * ring.tiles + tile] * scale).astype(out_ref.dtype)
-            ring.store(i, out_ref)
-
-    plgpu.wait_smem_to_gmem(0)
+    # --- divide and store
+    scale = 1 / l
+    for n, (start, tile) in enumerate(zip(starts, x)):
+        # Always so. Without branches all tiles would be unpacked at once, in more than the 64 registers that two blocks
+        # leave a thread.
+        @pl.when(jnp.logical_not(l < -1 - n))
+        def _():
+            out = _exp(rows.unpacked(tile, l) - m) * scale
+            rows.at(out_ref, row, start, cut)[...] = out.astype(out_ref.dtype)
 
 
 def _online(x_ref, out_ref, *scratch, height: int, config: Config):
@@ -142,28 +142,24 @@ def _online(x_ref, out_ref, *scratch, height: int, config: Config):
 
 
 def _launch(x, out, config: Config, interpret):
-    """Write out, a ``jax.Ref``; both (rows, cols), or for a ring (rows, cols / LINE, LINE)."""
-    cut, warpgroups, ring = config.cut, config.warpgroups, config.kernel == "ring"
-    kernel = {"registers": _registers, "ring": _ring, "chunks": _online}[config.kernel]
+    """Write out, a ``jax.Ref``; both (rows, cols)."""
+    cut, warpgroups = config.cut, config.warpgroups
+    kernel = {"registers": _registers, "packed": _packed, "chunks": _online}[config.kernel]
 
     def part(x_ref, out_ref, *scratch, first, height):
         """The kernel on height rows from first on."""
         kernel(x_ref.at[pl.ds(first, height)], out_ref.at[pl.ds(first, height)], *scratch, height=height, config=config)
 
-    scratch = rows.shared(warpgroups, cut, lines=ring)
-    if ring:
-        scratch = Ring.scratch(config, 1, x.dtype) + scratch
     for first, height in rows.parts(x.shape[0], cut.cols):
-        blocks = min(config.blocks, height) if ring else height // (rows.TEAM if cut.team else 1)
         plgpu.kernel(
             functools.partial(part, first=first, height=height),
-            scratch_types=scratch,
-            grid=(blocks,),
-            grid_names=("block" if ring else "tile",),
+            scratch_types=rows.shared(warpgroups, cut),
+            grid=(height // (rows.TEAM if cut.team else 1),),
+            grid_names=("tile",),
             num_threads=warpgroups,
             thread_name="warpgroup",
             kernel_name="softmax",
-            compiler_params=rows.RING_PARAMETERS if ring else rows.PARAMETERS,
+            compiler_params=PARAMETERS,
             interpret=interpret,
         )(x, out)
 
@@ -174,17 +170,15 @@ def _new(x, config: Config, interpret):
     if cols < config.cut.cols:
         padded = jnp.pad(x, ((0, 0), (0, config.cut.cols - cols)), constant_values=-jnp.inf)
         return _new(padded, config, interpret)[:, :cols]
-    source = rows.by_line(x) if config.kernel == "ring" else x
-    out = jax.empty_ref(jax.ShapeDtypeStruct(source.shape, x.dtype))
+    out = jax.empty_ref(jax.ShapeDtypeStruct(x.shape, x.dtype))
     if x.shape[0]:
-        _launch(source, out, config, interpret)
-    return jax.freeze(out).reshape(x.shape)
+        _launch(x, out, config, interpret)
+    return jax.freeze(out)
 
 
 @functools.partial(jax.jit, static_argnames=("config", "interpret"))
 def _into(x, out, config: Config, interpret):
-    # A ref cannot be reshaped for a ring. XLA lets the kernel write where out is all the same.
-    if x.shape[1] < config.cut.cols or config.kernel == "ring":
+    if x.shape[1] < config.cut.cols:
         out[...] = _new(x, config, interpret)
     elif x.shape[0]:
         _launch(x, out, config, interpret)

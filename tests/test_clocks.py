@@ -1,13 +1,15 @@
 """The clocks: which records on the device belong to which call, without a GPU on a recorded trace; and on a GPU."""
 
+import itertools
 import json
 import statistics
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from bench import host_time
-from bench.clocks import Candidate, Record, median_and_quartiles, shuffled, spans, stream
+from bench import clocks, host_time
+from bench.clocks import Candidate, DeviceClock, Record, median_and_quartiles, shuffled, spans, stream
 
 TRACE = json.loads((Path(__file__).parent / "recorded" / "trace.json").read_text())  # of an H200
 
@@ -47,6 +49,38 @@ def test_a_call_that_launches_the_mark_itself():
         spans([*recorded(), extra], TRACE["marks"])
 
 
+class Enqueued(DeviceClock):
+    """A clock whose device runs a record of 1 ns for every launch, and a host whose calls take 250 ns."""
+
+    def __init__(self, monkeypatch):
+        self._torch = SimpleNamespace(cuda=SimpleNamespace(synchronize=lambda: None))
+        self.launched, self._marks, self._flush_ns = [], {"torch": "flush"}, {"torch": 200}
+        ticks = itertools.count()
+        monkeypatch.setattr(clocks.time, "perf_counter_ns", lambda: 250 * next(ticks))
+
+    def flush(self, kind):
+        return lambda: self.launched.append("flush")
+
+    def _record(self, job):
+        self.launched = []
+        job()
+        return [Record(name, i, i + 1) for i, name in enumerate(self.launched)]
+
+
+def test_flushes_last_twice_as_long_as_a_call_takes_its_caller(monkeypatch):
+    clock = Enqueued(monkeypatch)
+    candidates = {
+        name: Candidate("torch", lambda n=n: clock.launched.extend(["kernel"] * n), lambda results: None)
+        for name, n in {"one": 1, "two": 2, "none": 0}.items()
+    }
+    assert clock.passes(candidates["one"]) == 3
+    found = clock.batch(candidates, ["two", "one", "none", "two"])
+    assert [span and span.end - span.start for span in found] == [2, 1, None, 2]
+    assert clock.launched.count("flush") == 12
+    clock._flush_ns["torch"] = 1
+    assert clock.passes(candidates["one"]) == clocks.MOST_PASSES
+
+
 def test_every_candidate_gets_its_calls_in_another_order():
     orders = [shuffled({"a": 20, "b": 5}, seed) for seed in range(3)]
     assert all(order.count("a") == 20 and order.count("b") == 5 for order in orders)
@@ -75,7 +109,6 @@ def test_a_stream_of_calls_is_waited_for_once():
 
 
 def test_breakdown_takes_launch_and_allocation_away(monkeypatch):
-    from types import SimpleNamespace
     from unittest import mock
 
     spent = [0.0]  # microseconds, on a clock of the test's own
@@ -110,7 +143,6 @@ def test_breakdown_takes_launch_and_allocation_away(monkeypatch):
 def clock(pytestconfig):
     if pytestconfig.gpu is None:
         pytest.skip("not run: the device's clock needs a GPU")
-    from bench.clocks import DeviceClock
     from bench.work import hardware
 
     return DeviceClock(hardware().l2_bytes)

@@ -23,7 +23,7 @@ def test_faults_fit_their_sources(operator, fault, tmp_path):
 def test_three_faults_or_more_of_each_implementation_show_on_each_tier():
     for tier in ("cpu", "gpu"):
         for name in backends.IMPLEMENTATIONS:
-            for operator in filter(backends.implemented, OPERATORS):
+            for operator in filter(backends.find(name).has, OPERATORS):
                 own = [f for op, f in ALL if op == operator and f.backend == name and tier in f.tiers]
                 assert len(own) >= 3, (tier, name, operator)
 
@@ -76,7 +76,7 @@ def test_what_caught_it(reason, error, by):
 def test_a_fault_caught_by_accident_is_missed(monkeypatch, by, verdict):
     fault = Fault("cuda", "any", "cuda/vector_add.cu", "", "", by, ("a",))
     monkeypatch.setattr(faults, "run", lambda *_: [row("fail", "the process died (SIGSEGV)")])
-    assert faults.judge("vector_add", fault, "cpu", {"cuda": None}, "")["verdict"] == verdict
+    assert faults.judge("vector_add", fault, "cpu", {fault.owner: None}, "")["verdict"] == verdict
 
 
 def test_nothing_caught_it():
@@ -87,6 +87,6 @@ def test_a_control_that_fails_is_no_catch(monkeypatch):
     """A check that fails without the fault would catch anything."""
     fault = Fault("cuda", "any", "cuda/vector_add.cu", "", "", ("bound",), ("a",))
     monkeypatch.setattr(faults, "run", lambda *_: [row("fail", "broken anyway")])
-    reason = faults.control("cuda", [fault], "cpu", "")
+    reason = faults.control(fault.owner, [fault], "cpu", "")
     assert reason == "without a fault a is fail: broken anyway"
-    assert faults.judge("vector_add", fault, "cpu", {"cuda": reason}, "")["verdict"] == "not run"
+    assert faults.judge("vector_add", fault, "cpu", {fault.owner: reason}, "")["verdict"] == "not run"

@@ -136,7 +136,7 @@ def _outputs(case: Case):
 
 def _sample(case: Case) -> dict[str, np.ndarray] | None:
     m, n, k = (case.shape[axis] for axis in "mnk")
-    return None if whole(case, m * n) and 2 * m * n * k <= 10**11 else {"out": flat(some(m, case.seed), n)}
+    return None if whole(m * n) and 2 * m * n * k <= 10**11 else {"out": flat(some(m, case.seed, n), n)}
 
 
 def _expect(case: Case, inputs, at):

@@ -125,17 +125,17 @@ def _outputs_backward(case: Case):
 
 def _sample(case: Case) -> dict[str, np.ndarray] | None:
     rows, cols = case.shape["rows"], case.shape["cols"]
-    if whole(case, rows * cols):
+    if whole(rows * cols):
         return None
-    chosen = some(rows, case.seed)
+    chosen = some(rows, case.seed, cols)
     return {name: flat(chosen, cols if len(shape) == 2 else 1) for name, (shape, _) in _outputs(case).items()}
 
 
 def _sample_backward(case: Case) -> dict[str, np.ndarray] | None:
     rows, cols = case.shape["rows"], case.shape["cols"]
-    if whole(case, rows * cols):
+    if whole(rows * cols):
         return None
-    return {"dx": flat(some(rows, case.seed), cols), "dweight": some(cols, case.seed)}
+    return {"dx": flat(some(rows, case.seed, cols), cols), "dweight": some(cols, case.seed)}
 
 
 def _expect(case: Case, inputs, at):

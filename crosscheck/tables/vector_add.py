@@ -50,7 +50,7 @@ def _draw(case: Case) -> dict[str, np.ndarray]:
 
 def _sample(case: Case) -> dict[str, np.ndarray] | None:
     n = case.shape["n"]
-    if whole(case, n):
+    if whole(n):
         return None
     edges = np.arange(0, n, 1 << 24)[:, None] + np.arange(-8, 8)
     drawn = np.random.default_rng(case.seed).integers(0, n, 1 << 16)

@@ -5,6 +5,7 @@
 
 __device__ inline float activate(float z)
 {
+    // --- activation
     if constexpr (ACTIVATION == 1) {
         return 0.5f * z * (1.0f + erff(z * 0.70710678118654752f));
     } else if constexpr (ACTIVATION == 2) {

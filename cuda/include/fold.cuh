@@ -3,30 +3,37 @@
 
 #include "reduce.cuh"
 
-// out (cols,) from partials (count, cols): 32 columns a block, every warp a part of the partial sums, then warp by warp.
+// out (cols,) from partials (count, cols): 8, 16 or 32 columns a block, as few as let every block do one set of them. As
+// many threads take a part of the partial sums each; then part by part. What takes time is a chain of loads: 8 at once.
 // scratch: a float for each thread, in shared memory.
 template <int THREADS, typename T>
 __device__ inline void fold_partials(const float* partials, T* out, int count, int cols, float* scratch)
 {
-    constexpr int WARPS = THREADS / 32;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    for (int first = blockIdx.x * 32; first < cols; first += gridDim.x * 32) {
+    // --- dweight
+    const int width = cols <= 8 * gridDim.x ? 8 : cols <= 16 * gridDim.x ? 16 : 32;
+    const int parts = THREADS / width, lane = threadIdx.x % width, part = threadIdx.x / width;
+    for (int first = blockIdx.x * width; first < cols; first += gridDim.x * width) {
         const int col = first + lane;
-        LongSum sum;
+        LongSum total;
         if (col < cols) {
-#pragma unroll 4
-            for (int i = warp; i < count; i += WARPS) {
-                sum.add(partials[static_cast<long long>(i) * cols + col]);
+            for (int start = part; start < count; start += LongSum::CHAIN * parts) {
+                const int stop = min(count, start + LongSum::CHAIN * parts);
+                float sum = 0.0f;
+#pragma unroll 8
+                for (int i = start; i < stop; i += parts) {
+                    sum += partials[static_cast<long long>(i) * cols + col];
+                }
+                total.add(sum);
             }
         }
-        scratch[threadIdx.x] = sum.value();
+        scratch[threadIdx.x] = total.value();
         __syncthreads();
-        if (warp == 0 && col < cols) {
-            float total = 0.0f;
-            for (int i = 0; i < WARPS; ++i) {
-                total += scratch[i * 32 + lane];
+        if (part == 0 && col < cols) {
+            float all = 0.0f;
+            for (int i = 0; i < parts; ++i) {
+                all += scratch[i * width + lane];
             }
-            out[col] = static_cast<T>(total);
+            out[col] = static_cast<T>(all);
         }
         __syncthreads();  // read before the next columns are written
     }

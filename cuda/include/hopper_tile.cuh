@@ -31,6 +31,7 @@ template <bool K_MAJOR, int ROWS>
 __device__ inline void load_operand(unsigned char* place, const TensorMap& map, int row, int k, Barrier* full,
                                     unsigned blocks = 0)
 {
+    // --- load A and B
     constexpr int BOX = K_MAJOR ? ROWS : 64;
     static_assert(ROWS % BOX == 0, "whole boxes");
 #pragma unroll
@@ -47,6 +48,7 @@ __device__ inline void load_operand(unsigned char* place, const TensorMap& map, 
 __device__ inline void load_stage(const Stages& ring, int stage, const TensorMap& left, const TensorMap& right, int row,
                                   int col, int k)
 {
+    // --- load A and B
     mbarrier_expect(ring.full + stage, STAGE_BYTES);
     load_operand<LEFT_K_MAJOR, TILE_M>(ring.left(stage), left, row, k, ring.full + stage);
     load_operand<RIGHT_K_MAJOR, TILE_N>(ring.right(stage), right, col, k, ring.full + stage);
@@ -55,6 +57,7 @@ __device__ inline void load_stage(const Stages& ring, int stage, const TensorMap
 // Starts the product of a stage for warpgroup `consumer`: sums = left right, or with add sums + left right.
 __device__ inline void multiply_stage(float (&sums)[SUMS], const Stages& ring, int stage, int consumer, bool add)
 {
+    // --- multiply and accumulate
     const auto left = wgmma_descriptor<LEFT_K_MAJOR>(shared_address(ring.left(stage) + consumer * COLUMN_BYTES));
     const auto right = wgmma_descriptor<RIGHT_K_MAJOR>(shared_address(ring.right(stage)));
     wgmma_fence();
@@ -81,6 +84,7 @@ __device__ inline void release(Barrier* empty, unsigned blocks)
 __device__ inline void multiply_tile(float (&sums)[SUMS], const Stages& ring, Turn<STAGES>& turn, int steps, int consumer,
                                      unsigned blocks = 0)
 {
+    // --- multiply and accumulate
     int last = 0;
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
@@ -99,6 +103,7 @@ __device__ inline void multiply_tile(float (&sums)[SUMS], const Stages& ring, Tu
 
 __device__ inline float finish(float sum, const SCALAR* bias, int col)
 {
+    // --- bias, --- activation
     return activate(BIAS ? sum + static_cast<float>(bias[col]) : sum);
 }
 
@@ -106,6 +111,7 @@ __device__ inline float finish(float sum, const SCALAR* bias, int col)
 __device__ inline void store_sums(const float (&sums)[SUMS], const SCALAR* bias, OUT* out, int row, int col, int rows,
                                   int cols)
 {
+    // --- store
     const int thread = threadIdx.x % WARPGROUP;
 #pragma unroll
     for (int i = 0; i < SUMS; i += VECTOR) {
@@ -131,6 +137,7 @@ template <int COUNT>
 __device__ inline void store_sums_staged(const float (&sums)[SUMS], const SCALAR* bias, const TensorMap& out,
                                          unsigned char* buffers, int row, int col, int cols)
 {
+    // --- store
     constexpr int SPAN = 128 / sizeof(OUT), CHUNKS = TILE_N / SPAN;
     static_assert(CHUNKS % COUNT == 0, "every tile starts with the same buffer");
     const int thread = threadIdx.x % 32;

@@ -30,6 +30,7 @@ struct RegisterTile {
 
     __device__ void multiply(const Slices<TILE_M>& left, const Slices<TILE_N>& right)
     {
+        // --- multiply and accumulate
 #pragma unroll
         for (int k = 0; k < TILE_K; ++k) {
             Vector<float, 4> a[2], b[COLS / 4];
@@ -55,6 +56,7 @@ struct RegisterTile {
     template <typename Scalar>
     __device__ void store(const Scalar* bias, OUT* out, Place tile, int rows, int cols) const
     {
+        // --- bias, --- activation, --- store
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
 #pragma unroll

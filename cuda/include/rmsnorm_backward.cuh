@@ -78,7 +78,8 @@ __device__ inline void backward_rows(const SCALAR* __restrict__ dy, const SCALAR
         w[i] = at < vectors ? reinterpret_cast<const Weights*>(weight)[at] : Weights();
     }
 
-    // --- mean of g x: times cols, of this block's columns, which the other ones are told
+    // --- mean of g x
+    // Times cols, of this block's columns, which the other ones are told.
     const auto dot_of = [&](long long row, float scale, int turn) {
         float dot = 0.0f;
 #pragma unroll
@@ -109,7 +110,8 @@ __device__ inline void backward_rows(const SCALAR* __restrict__ dy, const SCALAR
     }
     for (int turn = 0; turn < turns; ++turn, row += step) {
         scales[LEAD + 1] = rstd_of(row + (LEAD + 1) * step);
-        // --- load the row, one ahead
+        // --- load the row
+        // One ahead, or two.
         async_copy_wait<STAGES - 2 - LEAD>();
         const float next = turn + LEAD < turns ? dot_of(row + LEAD * step, scales[LEAD], turn + LEAD) : 0.0f;
         float dot = found[0];
@@ -148,6 +150,7 @@ __device__ inline void backward_rows(const SCALAR* __restrict__ dy, const SCALAR
             found[i] = i + 1 < LEAD ? found[i + 1] : next;
         }
 
+        // --- dweight
         if (turn % LongSum::CHAIN == LongSum::CHAIN - 1 || turn == turns - 1) {
             Sums* to = reinterpret_cast<Sums*>(
                 partials + (static_cast<long long>(turn / LongSum::CHAIN) * groups + group) * cols);

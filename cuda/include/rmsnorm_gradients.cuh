@@ -7,6 +7,7 @@
 template <typename T, typename W, int N>
 __device__ inline float mean_part(Packed<T, N> dy, Packed<T, N> x, Packed<W, N> weight, float rstd)
 {
+    // --- mean of g x
     const Vector<float, N> up = widen(dy), v = widen(x), factor = widen(weight);
     float part = 0.0f;
 #pragma unroll

@@ -68,7 +68,7 @@ void matmul(const __grid_constant__ TensorMap left, const __grid_constant__ Tens
             }
             const int at_row = row + consumer * 64 + wgmma_row(thread, i);
 
-            // --- bias, activation, store
+            // --- bias, --- activation, --- store
 #pragma unroll
             for (int j = 0; j < 2; ++j) {
                 const int at_col = col + wgmma_col(thread, i + j);

@@ -16,6 +16,7 @@ template <int ROWS, bool K_MAJOR, int VECTOR>
 __device__ inline void load_operand(Slices<ROWS>& slices, const SCALAR* operand, long long pitch, int row, int k, int rows,
                                     int depth)
 {
+    // --- load A and B
     constexpr int LINE = (K_MAJOR ? TILE_K : ROWS) / VECTOR;
 #pragma unroll 1
     for (int load = threadIdx.x; load < TILE_K * ROWS / VECTOR; load += THREADS) {

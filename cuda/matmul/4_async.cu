@@ -23,6 +23,7 @@ template <int ROWS, bool K_MAJOR, int VECTOR>
 __device__ inline void load_operand(Slices<ROWS>& slices, const float* operand, long long pitch, int row, int k, int rows,
                                     int depth)
 {
+    // --- load A and B
     if constexpr (K_MAJOR) {
         // A warp takes 4 rows of 8: whole sectors of memory, and 32 banks.
         const int thread_row = threadIdx.x / 8, thread_k = threadIdx.x % 8;

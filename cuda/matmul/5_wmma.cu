@@ -33,6 +33,7 @@ template <int VECTOR, int ROWS, bool K_MAJOR>
 __device__ inline void load_operand(Slab<ROWS, K_MAJOR>& slab, const SCALAR* operand, long long pitch, int row, int k,
                                     int rows, int depth)
 {
+    // --- load A and B
     using Load = Packed<SCALAR, VECTOR>;
     constexpr int LOADS = Slab<ROWS, K_MAJOR>::LINE / VECTOR;  // of a line
 #pragma unroll 2

@@ -27,6 +27,7 @@ template <int ROWS, bool K_MAJOR, int VECTOR>
 __device__ inline void load_operand(unsigned char* stage, const SCALAR* operand, long long pitch, int row, int k, int rows,
                                     int depth)
 {
+    // --- load A and B
     using Copy = Packed<SCALAR, VECTOR>;
     constexpr int COPIES = SPAN / VECTOR, STEP = THREADS / COPIES;  // of a line; lines that all threads copy at once
     constexpr int LINES = K_MAJOR ? ROWS : SPAN;
@@ -49,6 +50,7 @@ __device__ inline void load_operand(unsigned char* stage, const SCALAR* operand,
 template <bool IS_A, bool K_MAJOR>
 __device__ inline void load_fragment(unsigned (&words)[4], const unsigned char* operand, int row, int step)
 {
+    // --- multiply and accumulate
     const auto row_of = [](int matrix) { return (IS_A ? matrix % 2 : matrix / 2) * 8; };
     const auto half_of = [](int matrix) { return IS_A ? matrix / 2 : matrix % 2; };
     const int lane = threadIdx.x % 32;

@@ -49,6 +49,6 @@ void matmul(const __grid_constant__ TensorMap left, const __grid_constant__ Tens
     }
     wgmma_wait<0>(sums);
 
-    // --- bias, activation, store
+    // --- bias, --- activation, --- store
     store_sums(sums, bias, out, row + consumer * 64, col, rows, cols);
 }

@@ -43,7 +43,7 @@ void matmul(const __grid_constant__ TensorMap left, const __grid_constant__ Tens
         float sums[SUMS];  // (64, TILE_N) of a warpgroup
         multiply_tile(sums, ring, turn, steps, consumer);
 
-        // --- bias, activation, store
+        // --- bias, --- activation, --- store
         store_sums(sums, bias, out, row + consumer * 64, col, rows, cols);
     }
 }

@@ -55,7 +55,7 @@ void matmul(const __grid_constant__ TensorMap left, const __grid_constant__ Tens
             float sums[SUMS];  // (64, TILE_N) of a warpgroup
             multiply_tile(sums, ring, turn, steps, consumer);
 
-            // --- bias, activation, store
+            // --- bias, --- activation, --- store
             if constexpr (BUFFERS > 0) {
                 store_sums_staged<BUFFERS>(sums, bias, out_map, buffers, row + warp % 4 * 16, col, cols);
             } else {

@@ -1,7 +1,7 @@
 // RMSNorm's backward pass, rung 3: rung 2 in one launch; the grid synchronises before the blocks' sums are added up.
 //
 // contract  reference/rmsnorm.py, backward
-// mapping   a grid of what is resident takes rows in turn (include/rmsnorm_backward.cuh), then 32 columns a block
+// mapping   a grid of what is resident takes rows in turn (include/rmsnorm_backward.cuh), then a few columns a block
 // traffic   2 rows x cols elements read, one written; cols float32 for all blocks that share a row written and read
 // limits    GPUs from sm_90; rows that all resident blocks' registers hold
 //

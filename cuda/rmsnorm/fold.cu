@@ -1,7 +1,7 @@
 // RMSNorm's backward pass, the last kernel of two: dweight from its partial sums.
 //
 // contract  reference/rmsnorm.py, backward; a fixed order, so that two runs give the same bits
-// mapping   one block owns 32 columns, a warp every WARPS-th partial sum of them
+// mapping   one block owns 8 columns, as many threads a part of their partial sums
 // traffic   count x cols float32 read, from L2 where they fit, cols elements written
 // limits    any GPU from sm_80
 //

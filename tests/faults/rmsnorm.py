@@ -193,7 +193,7 @@ FAULTS = (
         "pallas",
         "overlap summed twice",
         "pallas_impl/rmsnorm.py",
-        "once = [*x[:-1], rows.once(x[-1], cut.again, cut, 0.0)] if cut.again else x",
+        "once = [*x[:-1], rows.once(x[-1], again, cut, 0.0)] if again else x",
         "once = x",
         ("bound",),
         ("rmsnorm-float32-3x1025-rstd",),
