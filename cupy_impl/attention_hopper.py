@@ -66,7 +66,6 @@ def plan(
     causal: bool,
     scale: float | None = None,
     layout: str = "bhsd",
-    return_lse: bool = False,
     variant: Variant,
     multiprocessors: int = 132,
     config: Config | None = None,
