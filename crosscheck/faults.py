@@ -77,10 +77,15 @@ def load(operator: str) -> tuple[Fault, ...]:
     path = FAULTS / f"{operator}.py"
     if not path.exists():
         return ()
-    spec = importlib.util.spec_from_file_location(f"faults_{operator}", path)
+    return part(operator, "FAULTS")
+
+
+def part(stem: str, name: str) -> tuple[Fault, ...]:
+    """The faults of a name in a file of ``tests/faults/``."""
+    spec = importlib.util.spec_from_file_location(f"faults_{stem}", FAULTS / f"{stem}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.FAULTS
+    return getattr(module, name)
 
 
 def apply(fault: Fault, root: Path) -> None:

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from cupy_impl import device
+from cupy_impl import attention_hopper, device
 from cupy_impl.launches import CXX_TYPES, NULL, Kernel, Launch, Workspace
 from cupy_impl.rows import ceil_div
 from reference.attention import DTYPES, check, outputs
@@ -24,6 +24,7 @@ VARIANTS = {
             PORTABLE,
             {**KEPT, "HMMA": ">0", "LDGSTS": ">0"},
         ),
+        *attention_hopper.VARIANTS,
     )
 }
 
@@ -66,6 +67,9 @@ def plan(
     heads, sequence, head_dim = length["b"] * length["h"], length["s"], length["d"]
     if heads * sequence == 0:
         return ()
+    if variant in attention_hopper.VARIANTS:
+        given = {"causal": causal, "scale": scale, "layout": layout}
+        return attention_hopper.plan(q, k, v, out, lse, **given, variant=variant, multiprocessors=multiprocessors)
     rung = variant.name
     scaled = np.float32((1 / math.sqrt(head_dim) if scale is None else scale) * math.log2(math.e))
     where, last = layout_of(q.shape, layout), NULL if lse is None else "lse"

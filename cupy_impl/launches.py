@@ -43,26 +43,32 @@ class Workspace(NamedTuple):
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A matrix of which TMA copies boxes, for a ``const __grid_constant__ TensorMap`` parameter of ``tma.cuh``.
+    """An array of which TMA copies boxes, for a ``const __grid_constant__ TensorMap`` parameter of ``tma.cuh``.
 
-    array: its name in the call. dims: its lengths, along the axis of neighbours first. pitch: bytes from one row to the
-    next. box: what is copied at once, along the same axes, 128 bytes wide: they lie swizzled in shared memory.
+    array: its name in the call. dims: its lengths, two or four, along the axis of neighbours first. pitches: bytes from
+    one to the next along each of the other axes. box: rows of what is copied at once, 128 bytes of each: they lie swizzled
+    in shared memory; of a third and fourth axis it takes one.
     Raises ValueError for what cuTensorMapEncodeTiled would refuse without a reason.
     """
 
     array: str
     dtype: str
-    dims: tuple[int, int]
-    pitch: int
+    dims: tuple[int, ...]
+    pitches: tuple[int, ...]
     box: tuple[int, int]
 
     def __post_init__(self):
         width = self.box[0] * scalar(self.dtype).itemsize
         if width != 128 or not 1 <= self.box[1] <= 256:
             raise ValueError(f"a box of {self.array} is {self.box}; accepted: 128 bytes by up to 256 rows")
-        if self.pitch % 16 or not 0 < self.pitch < 1 << 40 or min(self.dims) < 1 or max(self.dims) > 1 << 32:
+        if len(self.dims) not in (2, 4) or len(self.pitches) != len(self.dims) - 1:
             raise ValueError(
-                f"{self.array} has {self.dims} elements, rows {self.pitch} bytes apart; accepted: 1 or more, a multiple of 16"
+                f"{self.array} has {self.dims} elements; accepted: two or four axes, a pitch for all but one"
+            )
+        pitches = any(pitch % 16 or not 0 < pitch < 1 << 40 for pitch in self.pitches)
+        if pitches or min(self.dims) < 1 or max(self.dims) > 1 << 32:
+            raise ValueError(
+                f"{self.array} has {self.dims} elements, {self.pitches} bytes apart; accepted: 1 or more, multiples of 16"
             )
 
 

@@ -109,8 +109,8 @@ class Operand(NamedTuple):
         """Its tensor map, for boxes of up to so many rows."""
         width = ROW_BYTES // scalar(self.dtype).itemsize
         if self.k_major:
-            return TensorMap(self.name, self.dtype, (self.depth, self.rows), self.pitch, (width, rows))
-        return TensorMap(self.name, self.dtype, (self.rows, self.depth), self.pitch, (width, width))
+            return TensorMap(self.name, self.dtype, (self.depth, self.rows), (self.pitch,), (width, rows))
+        return TensorMap(self.name, self.dtype, (self.rows, self.depth), (self.pitch,), (width, width))
 
 
 def operand(name: str, info: ArrayInfo, k_axis: int) -> Operand:
@@ -242,7 +242,7 @@ def _launches(
     blocks, threads = tiles * config.cluster, (config.consumers + 1) * WARPGROUP
     if rung in ("9_persistent", "10_cluster"):
         store = (
-            TensorMap("out", out_dtype, (n, m), n * itemsize, (ROW_BYTES // itemsize, BUFFER_ROWS)) if staged else None
+            TensorMap("out", out_dtype, (n, m), (n * itemsize,), (ROW_BYTES // itemsize, BUFFER_ROWS)) if staged else None
         )
         maps.append(store or maps[0])  # which nobody looks at
         defines |= {"GROUP": config.group, "BUFFERS": config.buffers}

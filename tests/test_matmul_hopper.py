@@ -143,14 +143,14 @@ def test_what_a_call_launches_fits_a_multiprocessor(variant, shape):
 def test_tensor_maps_of_both_majors():
     launch = launches(200, 320, 136, "10_cluster")
     left, right, out = launch.arguments[:3]
-    assert left == TensorMap("a", "bfloat16", (136, 200), 272, (64, 128))
-    assert right == TensorMap("b", "bfloat16", (320, 136), 640, (64, 64))
-    assert out == TensorMap("out", "bfloat16", (320, 200), 640, (64, 16))
+    assert left == TensorMap("a", "bfloat16", (136, 200), (272,), (64, 128))
+    assert right == TensorMap("b", "bfloat16", (320, 136), (640,), (64, 64))
+    assert out == TensorMap("out", "bfloat16", (320, 200), (640,), (64, 16))
     launch = launches(200, 320, 136, "10_cluster", out_dtype="float32", transpose_a=True, transpose_b=True)
     left, right, out = launch.arguments[:3]
-    assert left == TensorMap("a", "bfloat16", (200, 136), 400, (64, 64))
-    assert right == TensorMap("b", "bfloat16", (136, 320), 272, (64, 128))  # each block of the cluster loads half
-    assert out == TensorMap("out", "float32", (320, 200), 1280, (32, 16))
+    assert left == TensorMap("a", "bfloat16", (200, 136), (400,), (64, 64))
+    assert right == TensorMap("b", "bfloat16", (136, 320), (272,), (64, 128))  # each block of the cluster loads half
+    assert out == TensorMap("out", "float32", (320, 200), (1280,), (32, 16))
 
 
 def test_views_are_read_where_they_lie():
@@ -203,11 +203,15 @@ def test_tensor_maps_refuse_what_the_driver_would():
     for wrong in (
         {"box": (64, 257)},
         {"box": (32, 64)},
-        {"pitch": 130},
+        {"pitches": (130,)},
         {"dims": (0, 64)},
+        {"dims": (64, 64, 64), "pitches": (128, 8192)},
+        {"dims": (64, 64, 2, 1), "pitches": (128, 8192)},
     ):
         with pytest.raises(ValueError, match="accepted: "):
-            TensorMap(**{"array": "a", "dtype": "bfloat16", "dims": (64, 64), "pitch": 128, "box": (64, 64)} | wrong)
+            TensorMap(
+                **{"array": "a", "dtype": "bfloat16", "dims": (64, 64), "pitches": (128,), "box": (64, 64)} | wrong
+            )
 
 
 @pytest.mark.parametrize("shape", [shape for shape in BENCH if math.prod(shape) < 2**34])

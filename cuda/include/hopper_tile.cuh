@@ -6,12 +6,11 @@
 #pragma once
 
 #include "epilogue.cuh"
-#include "mbarrier.cuh"
+#include "ring.cuh"
 #include "tma.cuh"
 #include "vector.cuh"
 #include "wgmma.cuh"
 
-constexpr int WARPGROUP = 128;
 constexpr int TILE_M = 64 * CONSUMERS, TILE_K = 128 / sizeof(SCALAR);
 constexpr int SUMS = TILE_N / 2;  // of a thread
 constexpr int LEFT_BYTES = TILE_M * 128, STAGE_BYTES = LEFT_BYTES + TILE_N * 128;
@@ -19,45 +18,11 @@ constexpr int LEFT_BYTES = TILE_M * 128, STAGE_BYTES = LEFT_BYTES + TILE_N * 128
 // Registers of a thread that the multiplying warpgroups take from the loading one.
 constexpr int REGISTERS_LOADING = 40, REGISTERS_MULTIPLYING = CONSUMERS <= 2 ? 232 : 112;
 
-// This thread's warpgroup; so put, the compiler knows that a warp has one and keeps what follows of it once a warp.
-__device__ inline int warpgroup() { return __shfl_sync(0xffffffffu, threadIdx.x / WARPGROUP, 0); }
-
-// The stages, and for each a barrier that is over when it is full and one when it is empty.
-struct Ring {
-    unsigned char* memory;
-    Barrier *full, *empty;
-
+struct Stages : Ring<STAGES, STAGE_BYTES> {
     // What follows the stages are `more` bytes of others, then the barriers.
-    __device__ Ring(unsigned char* memory, int more)
-        : memory(memory), full(reinterpret_cast<Barrier*>(memory + STAGES * STAGE_BYTES + more)), empty(full + STAGES)
-    {
-    }
-    __device__ unsigned char* left(int stage) const { return memory + stage * STAGE_BYTES; }
-    __device__ unsigned char* right(int stage) const { return left(stage) + LEFT_BYTES; }
-
-    // One thread. releases: arrivals that empty a stage.
-    __device__ void init(int releases) const
-    {
-        for (int stage = 0; stage < STAGES; ++stage) {
-            mbarrier_init(full + stage, 1);
-            mbarrier_init(empty + stage, releases);
-        }
-        mbarrier_init_fence();
-    }
-};
-
-// Where one side of the ring is: the stage, and the parity of its round.
-struct Turn {
-    int stage = 0;
-    unsigned parity = 0;
-
-    __device__ void next()
-    {
-        if (++stage == STAGES) {
-            stage = 0;
-            parity ^= 1;
-        }
-    }
+    __device__ Stages(unsigned char* memory, int more) : Ring(memory, memory + STAGES * STAGE_BYTES + more) {}
+    __device__ unsigned char* left(int index) const { return stage(index); }
+    __device__ unsigned char* right(int index) const { return stage(index) + LEFT_BYTES; }
 };
 
 // Starts the copy of ROWS rows, or columns, of an operand from `row` on, at k; to the blocks of the cluster whose bits are
@@ -80,7 +45,7 @@ __device__ inline void load_operand(unsigned char* place, const TensorMap& map, 
     }
 }
 
-__device__ inline void load_stage(const Ring& ring, int stage, const TensorMap& left, const TensorMap& right, int row,
+__device__ inline void load_stage(const Stages& ring, int stage, const TensorMap& left, const TensorMap& right, int row,
                                   int col, int k)
 {
     // --- load A and B
@@ -90,7 +55,7 @@ __device__ inline void load_stage(const Ring& ring, int stage, const TensorMap& 
 }
 
 // Starts the product of a stage for warpgroup `consumer`: sums = left right, or with add sums + left right.
-__device__ inline void multiply_stage(float (&sums)[SUMS], const Ring& ring, int stage, int consumer, bool add)
+__device__ inline void multiply_stage(float (&sums)[SUMS], const Stages& ring, int stage, int consumer, bool add)
 {
     // --- multiply and accumulate
     const auto left = wgmma_descriptor<LEFT_K_MAJOR>(shared_address(ring.left(stage) + consumer * COLUMN_BYTES));
@@ -116,7 +81,7 @@ __device__ inline void release(Barrier* empty, unsigned blocks)
 }
 
 // The sums of a tile's `steps` stages, 1 or more; a stage is released when the next one's products are under way.
-__device__ inline void multiply_tile(float (&sums)[SUMS], const Ring& ring, Turn& turn, int steps, int consumer,
+__device__ inline void multiply_tile(float (&sums)[SUMS], const Stages& ring, Turn<STAGES>& turn, int steps, int consumer,
                                      unsigned blocks = 0)
 {
     // --- multiply and accumulate
@@ -132,7 +97,7 @@ __device__ inline void multiply_tile(float (&sums)[SUMS], const Ring& ring, Turn
         last = turn.stage;
         turn.next();
     }
-    wgmma_wait_all(sums);
+    wgmma_wait<0>(sums);
     release(ring.empty + last, blocks);
 }
 

@@ -13,10 +13,10 @@ __device__ inline int swizzled(int row, int byte) { return row * 128 + (byte ^ (
 constexpr int COLUMN_BYTES = 64 * 128;
 
 template <bool K_MAJOR>
-__device__ inline unsigned long long wgmma_descriptor(unsigned shared_address)
+__device__ inline unsigned long long wgmma_descriptor(unsigned shared_address, int column_bytes = COLUMN_BYTES)
 {
     const unsigned long long start = (shared_address & 0x3ffff) >> 4;
-    const unsigned long long leading = K_MAJOR ? 1 : COLUMN_BYTES >> 4;  // along K it has no meaning
+    const unsigned long long leading = K_MAJOR ? 1 : column_bytes >> 4;  // along K it has no meaning
     return start | leading << 16 | 1024ull >> 4 << 32 | 1ull << 62;
 }
 

@@ -1,5 +1,5 @@
-// Copies of boxes of a matrix between global and shared memory (TMA, from sm_90 on): PTX ISA, "cp.async.bulk.tensor". What
-// a box has outside the matrix is 0 on the way in and dropped on the way out.
+// Copies of boxes of an array between global and shared memory (TMA, from sm_90 on): PTX ISA, "cp.async.bulk.tensor". What
+// a box has outside the array is 0 on the way in and dropped on the way out.
 #pragma once
 
 #include "mbarrier.cuh"
@@ -19,7 +19,17 @@ __device__ inline void tma_load(void* shared, const TensorMap& map, int x, int y
         : "memory");
 }
 
-// The same into the same place of every block of the cluster whose bit is set in `blocks`, and to their barriers.
+// The same of an array with four axes.
+__device__ inline void tma_load(void* shared, const TensorMap& map, int x, int y, int z, int w, Barrier* barrier)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
+        "[%6];" ::"r"(shared_address(shared)),
+        "l"(&map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(shared_address(barrier))
+        : "memory");
+}
+
+// tma_load of a matrix into the same place of every block of the cluster whose bit is set in `blocks`, and to their barriers.
 __device__ inline void tma_load_multicast(void* shared, const TensorMap& map, int x, int y, Barrier* barrier,
                                           unsigned short blocks)
 {
@@ -38,6 +48,14 @@ __device__ inline void tma_store(const TensorMap& map, const void* shared, int x
 {
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map), "r"(x),
                  "r"(y), "r"(shared_address(shared))
+                 : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+__device__ inline void tma_store(const TensorMap& map, const void* shared, int x, int y, int z, int w)
+{
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4}], [%5];" ::"l"(&map),
+                 "r"(x), "r"(y), "r"(z), "r"(w), "r"(shared_address(shared))
                  : "memory");
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }

@@ -1,5 +1,5 @@
 // Matrix products of a warpgroup, four warps, on tensor cores (sm_90a alone): PTX ISA, "wgmma". A (64, k) and B (k, n) are
-// tiles in shared memory, 128 bytes wide and swizzled as TMA writes them, D (64, n) float32 in registers.
+// tiles in shared memory, 128 bytes wide and swizzled as TMA writes them, D (64, n) float32 in registers; A may be, too.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -20,15 +20,22 @@ __device__ inline void wgmma_wait()
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-// Waits for all products; the compiler reads no sum of d before.
+// Keeps the compiler from computing d, or reading it, on the other side of this line, where products start or are waited for.
 template <int N>
-__device__ inline void wgmma_wait_all(float (&d)[N])
+__device__ inline void wgmma_keep(float (&d)[N])
 {
-    wgmma_wait<0>();
 #pragma unroll
     for (int i = 0; i < N; ++i) {
         asm volatile("" : "+f"(d[i])::"memory");
     }
+}
+
+// Waits, and then for sums d.
+template <int PENDING, int N>
+__device__ inline void wgmma_wait(float (&d)[N])
+{
+    wgmma_wait<PENDING>();
+    wgmma_keep(d);
 }
 
 // wgmma<A_K_MAJOR, B_K_MAJOR>(T(), d, a, b, add) for T __half, __nv_bfloat16 and float, which is cut to TF32 and has to be
@@ -41,6 +48,9 @@ __device__ inline void wgmma_wait_all(float (&d)[N])
 #define PLACES_16 DIGITS() "%10, %11, %12, %13, %14, %15"
 #define PLACES_32 DIGITS() DIGITS(1) DIGITS(2) "%30, %31"
 #define PLACES_64 DIGITS() DIGITS(1) DIGITS(2) DIGITS(3) DIGITS(4) DIGITS(5) "%60, %61, %62, %63"
+#define PLACES_80 DIGITS() DIGITS(1) DIGITS(2) DIGITS(3) DIGITS(4) DIGITS(5) DIGITS(6) "%70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define PLACES_88 PLACES_80 ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define PLACES_96 PLACES_88 ", %88, %89, %90, %91, %92, %93, %94, %95"
 #define PLACES_128 \
     DIGITS() DIGITS(1) DIGITS(2) DIGITS(3) DIGITS(4) DIGITS(5) DIGITS(6) DIGITS(7) DIGITS(8) DIGITS(9) DIGITS(10) \
         DIGITS(11) "%120, %121, %122, %123, %124, %125, %126, %127"
@@ -49,6 +59,8 @@ __device__ inline void wgmma_wait_all(float (&d)[N])
 #define SUMS_16(i) SUMS_8(i), SUMS_8(i + 8)
 #define SUMS_32(i) SUMS_16(i), SUMS_16(i + 16)
 #define SUMS_64(i) SUMS_32(i), SUMS_32(i + 32)
+#define SUMS_88(i) SUMS_64(i), SUMS_16(i + 64), SUMS_8(i + 80)
+#define SUMS_96(i) SUMS_64(i), SUMS_32(i + 64)
 #define SUMS_128(i) SUMS_64(i), SUMS_64(i + 64)
 
 #define WGMMA_16(T, NAME, N, SUMS, A, B, ADD, A_MAJOR, B_MAJOR) \
@@ -74,11 +86,32 @@ __device__ inline void wgmma_wait_all(float (&d)[N])
                      : SUMS_##SUMS(0) \
                      : "l"(a), "l"(b), "r"(add)); \
     }
+
+// wgmma<B_K_MAJOR>(T(), d, a, b, add) for T __half and __nv_bfloat16: the same with A in registers, 16 of K. A thread has
+// words of two neighbours along K: those of columns 2 (lane % 4) and the next, rows lane / 4 and lane / 4 + 8 of its warp's
+// 16, then the same 8 columns on.
+#define WGMMA_A_16(T, NAME, N, SUMS, A, A1, A2, A3, B, ADD, B_MAJOR) \
+    template <bool B_K_MAJOR> \
+    __device__ inline void wgmma(T, float (&d)[SUMS], const unsigned (&a)[4], unsigned long long b, int add) \
+    { \
+        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #ADD ", 0;\n" \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" PLACES_##SUMS "}, {%" #A \
+                     ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", add, 1, 1, %" #B_MAJOR ";\n}" \
+                     : SUMS_##SUMS(0) \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(B_K_MAJOR ? 0 : 1)); \
+    }
+#define WGMMA_A(...) \
+    WGMMA_A_16(__half, "f16", __VA_ARGS__) \
+    WGMMA_A_16(__nv_bfloat16, "bf16", __VA_ARGS__)
+WGMMA_A(64, 32, 32, 33, 34, 35, 36, 37, 38)
+WGMMA_A(128, 64, 64, 65, 66, 67, 68, 69, 70)
 WGMMA(8, 4, 4, 5, 6, 7, 8)
 WGMMA(16, 8, 8, 9, 10, 11, 12)
 WGMMA(32, 16, 16, 17, 18, 19, 20)
 WGMMA(64, 32, 32, 33, 34, 35, 36)
 WGMMA(128, 64, 64, 65, 66, 67, 68)
+WGMMA(176, 88, 88, 89, 90, 91, 92)
+WGMMA(192, 96, 96, 97, 98, 99, 100)
 WGMMA(256, 128, 128, 129, 130, 131, 132)
 
 // Registers of each thread, for the whole warpgroup to call: gives back those above N, or takes up to N.

@@ -22,7 +22,7 @@ void matmul(const __grid_constant__ TensorMap left, const __grid_constant__ Tens
             int cols, int depth)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
-    const Ring ring(memory, CONSUMERS * 4 * BUFFERS * BUFFER_BYTES);
+    const Stages ring(memory, CONSUMERS * 4 * BUFFERS * BUFFER_BYTES);
     const int consumer = warpgroup();
     const int cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
     const int place_row = blockIdx.x % CLUSTER % DOWN, place_col = blockIdx.x % CLUSTER / DOWN;
@@ -36,7 +36,7 @@ void matmul(const __grid_constant__ TensorMap left, const __grid_constant__ Tens
         ring.init(4 * CONSUMERS * (DOWN + ALONG - 1));
     }
     cluster_sync();
-    Turn turn;
+    Turn<STAGES> turn;
 
     if (consumer == CONSUMERS) {
         registers_give<REGISTERS_LOADING>();

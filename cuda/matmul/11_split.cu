@@ -21,7 +21,7 @@ void matmul(const __grid_constant__ TensorMap left, const __grid_constant__ Tens
             const SCALAR* __restrict__ bias, OUT* __restrict__ out, int rows, int cols, int depth)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
-    const Ring ring(memory, 0);
+    const Stages ring(memory, 0);
     const int consumer = warpgroup(), thread = threadIdx.x % WARPGROUP, rank = blockIdx.x % CLUSTER;
     const int steps = (depth + TILE_K - 1) / TILE_K;
     const int first = static_cast<long long>(steps) * rank / CLUSTER;
@@ -33,7 +33,7 @@ void matmul(const __grid_constant__ TensorMap left, const __grid_constant__ Tens
         ring.init(4 * CONSUMERS);
     }
     __syncthreads();
-    Turn turn;
+    Turn<STAGES> turn;
     float2* parts = reinterpret_cast<float2*>(memory);  // (CONSUMERS, SUMS / 2, WARPGROUP), in the place of the stages
 
     if (consumer == CONSUMERS) {

@@ -16,7 +16,7 @@ void matmul(const __grid_constant__ TensorMap left, const __grid_constant__ Tens
             const SCALAR* __restrict__ bias, OUT* __restrict__ out, int rows, int cols, int depth)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
-    const Ring ring(memory, 0);
+    const Stages ring(memory, 0);
     const int tile_rows = (rows + TILE_M - 1) / TILE_M, consumer = warpgroup();
     const int row = blockIdx.x % tile_rows * TILE_M, col = blockIdx.x / tile_rows * TILE_N;
     const int steps = (depth + TILE_K - 1) / TILE_K;
@@ -37,7 +37,7 @@ void matmul(const __grid_constant__ TensorMap left, const __grid_constant__ Tens
 
     // --- multiply and accumulate
     float sums[SUMS];  // (64, TILE_N) of a warpgroup
-    Turn turn;
+    Turn<STAGES> turn;
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
         mbarrier_wait(ring.full + turn.stage, turn.parity);
@@ -47,7 +47,7 @@ void matmul(const __grid_constant__ TensorMap left, const __grid_constant__ Tens
         load(step + STAGES - 1);
         turn.next();
     }
-    wgmma_wait_all(sums);
+    wgmma_wait<0>(sums);
 
     // --- bias, --- activation, --- store
     store_sums(sums, bias, out, row + consumer * 64, col, rows, cols);

@@ -16,7 +16,7 @@ void matmul(const __grid_constant__ TensorMap left, const __grid_constant__ Tens
             const SCALAR* __restrict__ bias, OUT* __restrict__ out, int rows, int cols, int depth)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
-    const Ring ring(memory, 0);
+    const Stages ring(memory, 0);
     const int tile_rows = (rows + TILE_M - 1) / TILE_M, consumer = warpgroup();
     const int row = blockIdx.x % tile_rows * TILE_M, col = blockIdx.x / tile_rows * TILE_N;
     const int steps = (depth + TILE_K - 1) / TILE_K;
@@ -24,7 +24,7 @@ void matmul(const __grid_constant__ TensorMap left, const __grid_constant__ Tens
         ring.init(4 * CONSUMERS);  // a warp's arrival each
     }
     __syncthreads();
-    Turn turn;
+    Turn<STAGES> turn;
 
     if (consumer == CONSUMERS) {
         registers_give<REGISTERS_LOADING>();

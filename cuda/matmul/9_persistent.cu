@@ -19,7 +19,7 @@ void matmul(const __grid_constant__ TensorMap left, const __grid_constant__ Tens
             int cols, int depth)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
-    const Ring ring(memory, CONSUMERS * 4 * BUFFERS * BUFFER_BYTES);
+    const Stages ring(memory, CONSUMERS * 4 * BUFFERS * BUFFER_BYTES);
     const int consumer = warpgroup();
     const int steps = (depth + TILE_K - 1) / TILE_K;
     const int tile_rows = (rows + TILE_M - 1) / TILE_M, tile_cols = (cols + TILE_N - 1) / TILE_N;
@@ -27,7 +27,7 @@ void matmul(const __grid_constant__ TensorMap left, const __grid_constant__ Tens
         ring.init(4 * CONSUMERS);
     }
     __syncthreads();
-    Turn turn;
+    Turn<STAGES> turn;
 
     if (consumer == CONSUMERS) {
         registers_give<REGISTERS_LOADING>();

@@ -221,8 +221,10 @@ def _function(kernel: Kernel):
 def _value(argument, arrays: Mapping[str, np.ndarray]):
     """What a launch passes for an argument of a plan; for a tensor map what ``include/tma.cuh`` takes for one."""
     if isinstance(argument, TensorMap):
-        words = arrays[argument.array].ctypes.data, *argument.dims, argument.pitch, *argument.box
-        return np.array([*words, scalar(argument.dtype).itemsize, *[0] * 9], np.uint64).view("V128")[0]
+        missing = 4 - len(argument.dims)
+        words = *argument.dims, *[1] * missing, *argument.pitches, *[0] * missing, *argument.box
+        address, itemsize = arrays[argument.array].ctypes.data, scalar(argument.dtype).itemsize
+        return np.array([address, *words, itemsize, *[0] * 5], np.uint64).view("V128")[0]
     return np.uintp(arrays[argument].ctypes.data) if isinstance(argument, str) else argument
 
 

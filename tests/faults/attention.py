@@ -1,6 +1,6 @@
 """Faults put into the real kernels of attention; each has to come out of the check as a ``fail``."""
 
-from crosscheck.faults import Fault
+from crosscheck.faults import Fault, part
 
 MMA, ROWS, STATE = "cuda/attention/4_mma.cu", "cuda/include/attention_rows.cuh", "cuda/include/attention.cuh"
 
@@ -212,4 +212,4 @@ CUDA_FAULTS = (
     ),
 )
 
-FAULTS = (*CUDA_FAULTS, *TRITON_FAULTS, *PALLAS_FAULTS)
+FAULTS = (*CUDA_FAULTS, *part("attention_hopper", "HOPPER_FAULTS"), *TRITON_FAULTS, *PALLAS_FAULTS)

@@ -26,7 +26,7 @@ HOPPER_FAULTS = (
     Fault(
         "cuda",
         "the parity of a ring's round stays",
-        TILE,
+        "cuda/include/ring.cuh",
         "            parity ^= 1;\n",
         "",
         ("bound", "timeout"),
@@ -57,7 +57,7 @@ HOPPER_FAULTS = (
         "cuda",
         "columns along N taken for atoms along K",
         LAYOUT,
-        "K_MAJOR ? 1 : COLUMN_BYTES >> 4",
+        "K_MAJOR ? 1 : column_bytes >> 4",
         "K_MAJOR ? 1 : 1024 >> 4",
         ("bound",),
         LARGE,

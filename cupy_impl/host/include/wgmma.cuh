@@ -35,6 +35,37 @@ float element(unsigned long long descriptor, int row, int k)
     }
 }
 
+// What a lane brings to a product of A in registers.
+template <int N>
+struct Share {
+    const unsigned (&a)[4];
+    float (&d)[N];
+    unsigned long long b;
+    int add;
+};
+
+template <bool B_K_MAJOR, typename T, int N>
+void multiply_shares(void* const* lanes, unsigned there)
+{
+    if (there != ALL_LANES) fail("a product of a warpgroup without all of a warp's lanes: 0x%08x", there);
+    const auto share = [&](int lane) -> const Share<N>& { return *static_cast<const Share<N>*>(lanes[lane]); };
+    float a[16][16], b[2 * N][16];
+    for (int lane = 0; lane < 32; ++lane)
+        for (int i = 0; i < 8; ++i) {
+            T number;
+            std::memcpy(&number, reinterpret_cast<const T*>(share(lane).a) + i, sizeof number);
+            a[lane / 4 + i / 2 % 2 * 8][lane % 4 * 2 + i % 2 + i / 4 * 8] = static_cast<float>(number);
+        }
+    for (int col = 0; col < 2 * N; ++col)
+        for (int k = 0; k < 16; ++k) b[col][k] = element<T, B_K_MAJOR>(share(0).b, col, k);
+    for (int lane = 0; lane < 32; ++lane)
+        for (int i = 0; i < N; ++i) {
+            float sum = share(lane).add ? share(lane).d[i] : 0.0f;
+            for (int k = 0; k < 16; ++k) sum += a[wgmma_row(lane, i)][k] * b[wgmma_col(lane, i)][k];
+            share(lane).d[i] = sum;
+        }
+}
+
 }  // namespace cuda_host
 
 inline void wgmma_fence() {}
@@ -57,9 +88,14 @@ void wgmma_wait()
 }
 
 template <int N>
-void wgmma_wait_all(float (&)[N])
+void wgmma_keep(float (&)[N])
 {
-    wgmma_wait<0>();
+}
+
+template <int PENDING, int N>
+void wgmma_wait(float (&)[N])
+{
+    wgmma_wait<PENDING>();
 }
 
 template <bool A_K_MAJOR, bool B_K_MAJOR, typename T, int N>
@@ -73,6 +109,16 @@ void wgmma(T, float (&d)[N], unsigned long long a, unsigned long long b, int add
                 sum += cuda_host::element<T, A_K_MAJOR>(a, wgmma_row(thread, i), k) * cuda_host::element<T, B_K_MAJOR>(b, wgmma_col(thread, i), k);
             d[i] = sum;
         }
+    });
+}
+
+// A warp's lanes have its rows of A together; they too are read when the product is waited for.
+template <bool B_K_MAJOR, typename T, int N>
+void wgmma(T, float (&d)[N], const unsigned (&a)[4], unsigned long long b, int add, CUDA_HOST_SITE)
+{
+    cuda_host::products_of_thread().open.push_back([=, &d, &a] {
+        cuda_host::Share<N> mine{a, d, b, add};
+        cuda_host::collect(cuda_host::ALL_LANES, "wgmma", {file, line}, &mine, cuda_host::multiply_shares<B_K_MAJOR, T, N>);
     });
 }
 
