@@ -51,8 +51,13 @@ class Config:
         return self.stages * (self.tile_k * head_dim * 2 + 16) + query_stages * (self.tile_q * head_dim * 2 + 16)
 
 
-# By head_dim.
-CONFIGS = {64: Config(3, 128, 8), 128: Config(2, 128, 4)}
+# By head_dim and causal.
+CONFIGS = {
+    (64, True): Config(3, 128, 8),
+    (64, False): Config(3, 128, 8),
+    (128, True): Config(2, 128, 4),
+    (128, False): Config(2, 128, 4),
+}
 QUERY_STAGES = {"5_wgmma": 1, "6_persistent": 2}
 
 
@@ -78,7 +83,7 @@ def plan(
         if info.address % 16:
             raise Unsupported(f"{name} starts at {info.address}; TMA takes multiples of 16")
     return _launches(
-        config or CONFIGS[q.shape[3]],
+        config or CONFIGS[q.shape[3], bool(causal)],
         variant.name,
         q.shape,
         q.dtype,

@@ -2,9 +2,9 @@
 // this one's output leaves.
 //
 // contract  reference/attention.py
-// mapping   as rung 5's, one block a multiprocessor. Works are dealt to the blocks in rounds, there and back in turn: causal ones
-//           by `group` heads at a time, whose keys and values stay in L2, the longest first, so that all blocks come to about
-//           the same number of tiles. There are two places for queries, from where out leaves, too
+// mapping   as rung 5's, one block a multiprocessor. Works are dealt to the blocks in rounds, there and back in turn: causal
+//           ones by `group` heads at a time, whose keys and values stay in L2, the longest first, so that all blocks come to
+//           about the same number of tiles. There are two places for queries, from where out leaves, too
 // traffic   as rung 5's; k and v once from memory, if those of `group` heads fit in L2
 // limits    as rung 5's
 //

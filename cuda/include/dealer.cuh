@@ -1,5 +1,5 @@
-// Which blocks of a grid that runs at once compute which works: in rounds, in each of which a block gets one work or none, there
-// and back in turn.
+// Which blocks of a grid that runs at once compute which works: in rounds, in each of which a block gets one work or none,
+// there and back in turn.
 #pragma once
 
 // `rows` works of each head, the heads counted over all batches; a group of heads starts with a new round. LONGEST_FIRST, works

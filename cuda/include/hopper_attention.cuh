@@ -18,7 +18,7 @@ constexpr int SCORES = TILE_K / 2, SUMS = HEAD_DIM / 2, WEIGHTS = TILE_K / 16;  
 // Registers of a thread that the consumers take from the loading warpgroup.
 constexpr int REGISTERS_LOADING = CONSUMERS <= 2 ? 24 : 32, REGISTERS_CONSUMING = CONSUMERS <= 2 ? 240 : 160;
 
-// Named barriers: a consumer's turn to start products, by its number, and one of its warps alone.
+// Named barriers, the first one's of the consumers: for its turn to start products, and for its own four warps.
 constexpr int TURN_BARRIER = 1, OWN_BARRIER = TURN_BARRIER + CONSUMERS;
 
 using Queries = Ring<QUERY_STAGES, QUERY_BYTES>;
@@ -81,7 +81,7 @@ __device__ inline void release(Barrier* empty)
     }
 }
 
-// A warpgroup's 64 queries. A thread has two of them, in every quarter warp's share: `row` and the one 8 rows on.
+// A warpgroup's 64 queries. Four neighbours share two of them: `row` and the one 8 rows on.
 struct Consumer {
     const Tiles& ring;
     Turn<STAGES>& turn;
@@ -321,8 +321,8 @@ struct Consumer {
             pair.values[0] = sums[i] * inverse[i / 2 % 2];
             pair.values[1] = sums[i + 1] * inverse[i / 2 % 2];
             const int col = wgmma_col(lane, i);
-            *reinterpret_cast<Packed<SCALAR, 2>*>(place + col / 64 * COLUMN_BYTES + swizzled(wgmma_row(lane, i), col % 64 * 2)) =
-                narrow<SCALAR>(pair);
+            const int at = col / 64 * COLUMN_BYTES + swizzled(wgmma_row(lane, i), col % 64 * 2);
+            *reinterpret_cast<Packed<SCALAR, 2>*>(place + at) = narrow<SCALAR>(pair);
         }
         tma_store_fence();
         __syncwarp();

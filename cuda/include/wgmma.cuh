@@ -48,7 +48,8 @@ __device__ inline void wgmma_wait(float (&d)[N])
 #define PLACES_16 DIGITS() "%10, %11, %12, %13, %14, %15"
 #define PLACES_32 DIGITS() DIGITS(1) DIGITS(2) "%30, %31"
 #define PLACES_64 DIGITS() DIGITS(1) DIGITS(2) DIGITS(3) DIGITS(4) DIGITS(5) "%60, %61, %62, %63"
-#define PLACES_80 DIGITS() DIGITS(1) DIGITS(2) DIGITS(3) DIGITS(4) DIGITS(5) DIGITS(6) "%70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define PLACES_72 DIGITS() DIGITS(1) DIGITS(2) DIGITS(3) DIGITS(4) DIGITS(5) DIGITS(6) "%70, %71"
+#define PLACES_80 PLACES_72 ", %72, %73, %74, %75, %76, %77, %78, %79"
 #define PLACES_88 PLACES_80 ", %80, %81, %82, %83, %84, %85, %86, %87"
 #define PLACES_96 PLACES_88 ", %88, %89, %90, %91, %92, %93, %94, %95"
 #define PLACES_128 \
