@@ -61,7 +61,7 @@ class Tile:
 
 @functools.cache
 def online_tile(head_dim: int, causal: bool, sequence: int) -> Tile:
-    return Tile(128, 64, 8, 2)
+    return Tile(128, 64 if head_dim == 64 else 32, 8, 2)
 
 
 @functools.cache
