@@ -36,7 +36,7 @@ def test_a_stale_fault_is_an_error(tmp_path, text, times):
 
 
 def test_one_of_each_implementation_is_caught(monkeypatch, pytestconfig):
-    """The first that shows here; all of them take minutes: python -m crosscheck faults."""
+    """The first that shows here of two operators; all of them take many minutes: python -m crosscheck faults."""
     tier, every = pytestconfig.tier, faults.load
 
     def first(operator):
@@ -44,7 +44,7 @@ def test_one_of_each_implementation_is_caught(monkeypatch, pytestconfig):
         return [next(f for f in shown if f.backend == name) for name in dict.fromkeys(f.backend for f in shown)]
 
     monkeypatch.setattr(faults, "load", first)
-    for row in faults.check(list(OPERATORS), list(backends.IMPLEMENTATIONS), tier):
+    for row in faults.check(["vector_add", "attention"], list(backends.IMPLEMENTATIONS), tier):
         absent = backends.find(row["backend"]).unavailable(tier)
         assert row["verdict"] == "fail" or absent, row
 

@@ -236,6 +236,7 @@ def test_colours_are_the_system_s_or_chosen(visit, scheme, other):
     page.reload()
     assert page.evaluate(ground) == chosen and page.is_checked(f"#theme-{other}")
     page.click("text=Vector add")
+    page.wait_for_url("**/vector_add.html")  # and its stylesheet
     assert page.evaluate(ground) == chosen
     page.check("#theme-auto")
     assert page.evaluate(ground) == first
